@@ -35,6 +35,10 @@ const (
 	// Unfinished is the directory within a data directory into which a backup is restored: while
 	// it is there, the restore has not ended, and no server may start.
 	Unfinished = "restoring"
+	// Importing is the same of an import of an export, and Imported a file in it that says that only the
+	// files' way to where a server finds them is left.
+	Importing = "importing"
+	Imported  = "imported"
 	// Snapshots is the directory within a data directory that has the files of one moment
 	// while a backup reads them.
 	Snapshots    = "snapshot"
@@ -155,7 +159,7 @@ func decodeList(r io.Reader) (*List, error) {
 // the package itself makes, and what file systems have at their roots.
 func skipped(path string) bool {
 	switch path {
-	case "LOCK", "store/LOCK", Unfinished, Snapshots, ListFile, lostAndFound:
+	case "LOCK", "store/LOCK", Unfinished, Importing, Imported, Snapshots, ListFile, lostAndFound:
 		return true
 	}
 	return false

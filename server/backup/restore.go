@@ -143,15 +143,8 @@ func Restore(ctx context.Context, path, dataDir string, p Progress, prepare func
 	if err := makeDir(dataDir); err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(dataDir)
-	if err != nil {
+	if err := CheckEmpty(dataDir, Unfinished); err != nil {
 		return err
-	}
-	for _, e := range entries {
-		if e.Name() != Unfinished && e.Name() != lostAndFound {
-			return fmt.Errorf("%s is not empty (it has %s): move it away, or name another directory with --data-dir",
-				dataDir, e.Name())
-		}
 	}
 	work := filepath.Join(dataDir, Unfinished)
 	if err := os.RemoveAll(work); err != nil {
@@ -163,12 +156,27 @@ func Restore(ctx context.Context, path, dataDir string, p Progress, prepare func
 	if err := prepare(work); err != nil {
 		return errors.Join(err, os.RemoveAll(work))
 	}
-	return place(work, dataDir)
+	return Place(work, dataDir)
 }
 
-// place moves the files from the directory of a restore to where a server finds them. The
+// CheckEmpty refuses a data directory that has anything but one directory in which it is made.
+func CheckEmpty(dataDir, work string) error {
+	entries, err := os.ReadDir(dataDir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() != work && e.Name() != lostAndFound {
+			return fmt.Errorf("%s is not empty (it has %s): move it away, or name another directory with --data-dir",
+				dataDir, e.Name())
+		}
+	}
+	return nil
+}
+
+// Place moves the files from the directory of a restore to where a server finds them. The
 // directory goes last: until then no server starts.
-func place(work, dataDir string) error {
+func Place(work, dataDir string) error {
 	entries, err := os.ReadDir(work)
 	if err != nil {
 		return err
@@ -187,10 +195,13 @@ func place(work, dataDir string) error {
 	return errors.Join(os.RemoveAll(work), syncDir(dataDir))
 }
 
-// CheckUnfinished refuses a data directory into which a backup is being restored.
+// CheckUnfinished refuses a data directory into which a backup is being restored, or an export imported.
 func CheckUnfinished(dataDir string) error {
 	if _, err := os.Stat(filepath.Join(dataDir, Unfinished)); err == nil {
 		return fmt.Errorf("a restore into %s has not ended: empty the directory and restore the backup again", dataDir)
+	}
+	if _, err := os.Stat(filepath.Join(dataDir, Importing)); err == nil {
+		return fmt.Errorf("an import into %s has not ended: run it again with the same export, or empty the directory", dataDir)
 	}
 	return nil
 }

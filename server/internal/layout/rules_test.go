@@ -249,6 +249,15 @@ var bounds = []bound{
 	},
 	{"server/topic/positions", nil, "sets of numbers"},
 	{
+		"server/move", []string{"server/store", "server/store/table", "server/topic/commitlog"},
+		"an export knows rows and records, and no engine",
+	},
+	{
+		"server/topic/moved", []string{"server/store", "server/store/table", "server/topic/catalog", "server/topic/commitlog",
+			"server/topic/partition/cursor", "server/topic/positions", "server/topic/settings", "gen/..."},
+		"what a place makes of the rows of topics is the same whatever the engine",
+	},
+	{
 		"server/search", []string{"server/kafka", "server/store/table", "gen/..."},
 		"what search events are knows topics and rows, and neither stores nor callers",
 	},

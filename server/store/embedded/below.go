@@ -41,6 +41,7 @@ var (
 	ItemKey    = appendKey        // of an item, appended to a slice
 	ParseKey   = parseKey         // of an item of a table
 	DecodeItem = itemcodec.Decode // what an item's key holds
+	EncodeItem = itemcodec.Append // the same, appended to a slice
 	ExpiryKey  = appendExpiry     // of an entry of the index of expiries
 	ExpiryTime = expiryTime       // of such an entry, unix s
 )

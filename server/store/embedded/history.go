@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/batchrepr"
@@ -26,10 +24,7 @@ const maxAncestors = 1000
 
 // ancestor is an earlier generation. The number of a commit is that of its last row in Pebble:
 // numbers grow with the commits, and a store that was cut short has all up to its highest.
-type ancestor struct {
-	generation string
-	last       int64 // its last commit that is part of the history, or none
-}
+type ancestor = store.Ancestor
 
 const none = -1
 
@@ -48,17 +43,12 @@ func (s *Store) Holds(generation string, commit int64) bool {
 	if generation == s.generation {
 		return commit <= s.shown.Load()
 	}
-	for _, a := range s.ancestors {
-		if a.generation == generation {
-			return commit <= a.last
-		}
-	}
-	return false
+	return store.HeldBy(s.ancestors, generation, commit)
 }
 
 // Dropped reports whether the store knows a generation, of which it holds nothing since Renew.
 func (s *Store) Dropped(generation string) bool {
-	return slices.Contains(s.ancestors, ancestor{generation, none})
+	return slices.Contains(s.ancestors, ancestor{Generation: generation, Last: none})
 }
 
 // count raises Shown to a batch that is on the disk.
@@ -86,16 +76,11 @@ func historyFrom(it store.Item) (generation string, ancestors []ancestor, err er
 	if generation = it.Get("id").Str(); generation == "" {
 		return "", nil, ErrFormat
 	}
-	for line := range strings.Lines(it.Get("ancestors").Str()) {
-		name, last, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		n, err := strconv.ParseInt(last, 10, 64)
-		if err != nil {
-			return "", nil, fmt.Errorf("%w: its generations", ErrFormat)
-		}
-		ancestors = append(ancestors, ancestor{name, n})
+	if ancestors, err = store.ParseAncestors(it.Get("ancestors").Str()); err != nil {
+		return "", nil, fmt.Errorf("%w: its generations", ErrFormat)
 	}
 	if before := it.Get("before").Str(); ancestors == nil && before != "" { // as earlier releases renewed
-		ancestors = []ancestor{{before, none}}
+		ancestors = []ancestor{{Generation: before, Last: none}}
 	}
 	return generation, ancestors, nil
 }
@@ -109,26 +94,46 @@ func newGeneration(ancestors []ancestor) (id string, row store.Item, err error) 
 	id = hex.EncodeToString(b[:])
 	attrs := []store.Attr{{Name: "id", Value: store.String(id)}}
 	if len(ancestors) > 0 {
-		var lines strings.Builder
-		for _, a := range ancestors {
-			fmt.Fprintln(&lines, a.generation, a.last)
-		}
-		attrs = append([]store.Attr{{Name: "ancestors", Value: store.String(lines.String())},
-			{Name: "before", Value: store.String(ancestors[0].generation)}}, attrs...)
+		attrs = append([]store.Attr{{Name: "ancestors", Value: store.String(store.FormatAncestors(ancestors))},
+			{Name: "before", Value: store.String(ancestors[0].Generation)}}, attrs...)
 	}
 	return id, store.NewItem(attrs...), nil
 }
 
 // dropped is what a generation that follows on nothing remembers.
 func dropped(generation string, ancestors []ancestor, more ...string) []ancestor {
-	all := []ancestor{{generation, none}}
+	all := []ancestor{{Generation: generation, Last: none}}
 	for _, name := range more {
-		all = append(all, ancestor{name, none})
+		all = append(all, ancestor{Generation: name, Last: none})
 	}
 	for _, a := range ancestors {
-		all = append(all, ancestor{a.generation, none})
+		all = append(all, ancestor{Generation: a.Generation, Last: none})
 	}
 	return all[:min(len(all), maxAncestors)]
+}
+
+// Lineage is the present generation with the last commit of it that a store has which is open for reading
+// only, and those before it.
+func (s *Store) Lineage() ([]store.Ancestor, error) {
+	logged, err := lastLogged(s.opts.FS, s.opts.FS.PathJoin(s.opts.Dir, "store"))
+	if err != nil {
+		return nil, plain(err)
+	}
+	probed, err := s.lastProbed()
+	if err != nil {
+		return nil, plain(err)
+	}
+	return append([]ancestor{{Generation: s.generation, Last: max(logged, probed)}}, s.ancestors...), nil
+}
+
+// Follow begins a generation that follows on the history of another store, whose data this one has got. It
+// must be called before Generation, and may be repeated.
+func (s *Store) Follow(of []store.Ancestor) error {
+	if len(of) == 0 || slices.Contains(s.ancestors, of[0]) {
+		return nil
+	}
+	own := ancestor{Generation: s.generation, Last: s.shown.Load()} // by which SEAL recognises the store
+	return s.generate(append([]ancestor{own}, of...))
 }
 
 // proceed begins a generation that follows on what the store has: up to the last commit in its
@@ -141,7 +146,7 @@ func (s *Store) proceed(logged int64) error {
 	}
 	last := max(logged, probed)
 	s.shown.Store(last)
-	return s.generate(append([]ancestor{{s.generation, last}}, s.ancestors...))
+	return s.generate(append([]ancestor{{Generation: s.generation, Last: last}}, s.ancestors...))
 }
 
 // lastLogged is the number of the last commit that the logs of a store have, which is not open yet:
@@ -209,7 +214,7 @@ func (s *Store) generate(ancestors []ancestor) error {
 	b := s.db.NewBatch()
 	defer func() { _ = b.Close() }()
 	err = b.Set(generationKey, itemcodec.Append(nil, row), nil)
-	if ancestors[0].last == none { // missing probes are reported once
+	if ancestors[0].Last == none { // missing probes are reported once
 		err = errors.Join(err, b.DeleteRange([]byte{spaceProbe}, []byte{spaceProbe + 1}, nil))
 		s.probes = 0
 	}

@@ -159,7 +159,7 @@ func TestEarlierRenewal(t *testing.T) {
 	row := store.NewItem(store.Attr{Name: "before", Value: store.String("old")},
 		store.Attr{Name: "id", Value: store.String("new")})
 	generation, ancestors, err := historyFrom(row)
-	if err != nil || generation != "new" || len(ancestors) != 1 || ancestors[0] != (ancestor{"old", none}) {
+	if err != nil || generation != "new" || len(ancestors) != 1 || ancestors[0] != (ancestor{Generation: "old", Last: none}) {
 		t.Errorf("%q %v, %v", generation, ancestors, err)
 	}
 }

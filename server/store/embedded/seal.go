@@ -109,7 +109,7 @@ func (s *Store) evaluateSeal() (complete func() error, err error) {
 		return nil, damaged(s.opts.FS.PathJoin(s.opts.Dir, "store"), fmt.Errorf("read its probes: %w", err))
 	}
 	s.probes = max(last, recorded.probes)
-	crashed := len(s.ancestors) > 0 && recorded.generation == s.ancestors[0].generation
+	crashed := len(s.ancestors) > 0 && recorded.generation == s.ancestors[0].Generation
 	switch {
 	case !exists: // written by a version without seals, or new
 		return s.writeSeal, nil

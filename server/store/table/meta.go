@@ -32,3 +32,28 @@ func TopicsKey() store.Key { return store.Key{Table: store.Meta, PK: "topics"} }
 
 // AttrTopics holds what package versions knows, as JSON; AttrRevision counts the changes.
 const AttrTopics = "topics"
+
+// ImportKey is the key of how far an import into the store has come, in table meta. While it is there, no
+// process may use the store.
+func ImportKey() store.Key { return store.Key{Table: store.Meta, PK: "import"} }
+
+// Import is how far an import has come.
+type Import struct {
+	Export   string // its id
+	Frames   int64  // so many of its frames are there
+	Verified bool   // all are, and were read back
+}
+
+// Item returns the row as an item.
+func (i Import) Item() store.Item {
+	a := make(attrs, 0, 3)
+	a.str("export", i.Export)
+	a.int("frames", i.Frames)
+	a.optBool("verified", i.Verified)
+	return a.item()
+}
+
+// ImportFrom reads the row.
+func ImportFrom(it store.Item) Import {
+	return Import{Export: str(it, "export"), Frames: num(it, "frames"), Verified: it.Get("verified").True()}
+}

@@ -33,9 +33,9 @@ func SlotOf(topic string, of int) int {
 
 func (s Slot) has(topic string) bool { return s.Of == 0 || SlotOf(topic, s.Of) == s.Number }
 
-// number makes of how many topics the slot has made the number of the newest one, which no
+// TopicNumber makes of how many topics the slot has made the number of the newest one, which no
 // topic of another slot has.
-func (s Slot) number(made int64) uint64 {
+func (s Slot) TopicNumber(made int64) uint64 {
 	if s.Of == 0 {
 		return uint64(made)
 	}

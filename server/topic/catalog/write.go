@@ -33,7 +33,7 @@ func (c *Catalog) Create(
 	made := it.Get(table.AttrTopicNumber).Int64() + 1
 	now := c.clock().Truncate(1e6)
 	v := &View{Config: config, Preset: p, Version: 1, CreatedAt: now, UpdatedAt: now, Bindings: map[string]topicv1.Role{}}
-	t = &Topic{Name: name, Number: c.slot.number(made), subs: map[string]*Subscription{}}
+	t = &Topic{Name: name, Number: c.slot.TopicNumber(made), subs: map[string]*Subscription{}}
 	put, err := t.put(v, store.Absent())
 	if err != nil {
 		return nil, false, err

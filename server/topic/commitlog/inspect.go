@@ -71,7 +71,7 @@ func (in *inspection) record(key, value []byte) error {
 	case kindBatch:
 		var b *Batch
 		last := lastOf(key)
-		if b, err = parseBatch(value, last); err == nil && b.Base != in.next {
+		if b, err = parseBatch(value, last); err == nil && b.Base-b.Gap != in.next {
 			err = corrupt(fmt.Sprintf("it begins with %d, position %d is expected", b.Base, in.next))
 		}
 		in.next = last + 1

@@ -61,8 +61,8 @@ func (r *reading) add(key []byte, value func() ([]byte, error)) bool {
 	switch {
 	case err != nil:
 		r.bad, r.to = err, lastOf(key)+1
-	case b.Base > r.next:
-		r.bad, r.to = corrupt("a batch is missing"), b.Base
+	case b.Base-b.Gap > r.next:
+		r.bad, r.to = corrupt("a batch is missing"), b.Base-b.Gap
 	case b.Base < r.next && len(r.batches) > 0:
 		r.bad, r.to = corrupt("batches overlap"), b.End()
 	}
@@ -136,10 +136,11 @@ func (l *Local) batchAt(ctx context.Context, id Partition, at, end int64) (b *Ba
 // PositionAt implements Reader. It looks at as many batches as halvings lead to one. What is
 // corrupt is as old as what follows it.
 func (l *Local) PositionAt(ctx context.Context, id Partition, t time.Time) (int64, error) {
-	lo, hi, err := l.view(ctx, id)
+	lo, end, err := l.view(ctx, id)
 	if err != nil {
 		return 0, err
 	}
+	hi := end
 	at := t.UnixMilli()
 	if t.Nanosecond()%int(time.Millisecond) != 0 {
 		at++ // times are in ms: the next is the first that is not before t
@@ -157,16 +158,24 @@ func (l *Local) PositionAt(ctx context.Context, id Partition, t time.Time) (int6
 		case s.time < at:
 			lo = s.last + 1
 		default:
-			hi = max(lo, min(s.base, mid))
+			hi = max(lo, min(s.base-s.gap, mid))
 		}
 	}
-	return lo, nil
+	if lo == end {
+		return lo, nil
+	}
+	s, err := l.stampFrom(ctx, id, lo, end)
+	if err == nil && !s.corrupt && s.last >= 0 && lo < s.base && s.base-s.gap <= lo { // lo does not exist
+		lo = s.base
+	}
+	return lo, err
 }
 
 // stamp is where a batch is, and when.
 type stamp struct {
 	base, last int64 // last: -1 if there is no batch
 	time       int64
+	gap        int64
 	corrupt    bool // there is something before it that cannot be read
 }
 
@@ -186,7 +195,7 @@ func (l *Local) stampFrom(ctx context.Context, id Partition, from, below int64) 
 					s.corrupt = true
 					return true
 				}
-				s.base, s.last, s.time = baseOf(v), lastOf(key), timeOf(v)
+				s.base, s.last, s.time, s.gap = baseOf(v), lastOf(key), timeOf(v), gapOf(v)
 				return false
 			})
 		if other != nil {

@@ -12,14 +12,19 @@ import (
 // if there is one the id and its number; then the body. The checksum is CRC-32C of the body
 // followed by what stands between checksum and body: the body's part is computed before the
 // position is known.
+//
+// A batch that came from a log with positions that do not exist has gapVersion, and behind the length of
+// the producer's id how many of them are right before its base.
 const (
 	batchVersion = 1
+	gapVersion   = 2
 	sumAt        = 1
 	baseAt       = sumAt + 4
 	timeAt       = baseAt + 8
 	countAt      = timeAt + 8
 	producerAt   = countAt + 4
 	batchHeader  = producerAt + 1
+	gapSize      = 8
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -77,10 +82,15 @@ func parseBatch(v []byte, last int64) (*Batch, error) {
 	if len(v) < batchHeader {
 		return nil, corrupt("batch is too short")
 	}
-	if v[0] != batchVersion {
+	header := batchHeader
+	switch v[0] {
+	case batchVersion:
+	case gapVersion:
+		header += gapSize
+	default:
 		return nil, corrupt(fmt.Sprintf("batch has version %d", v[0]))
 	}
-	header := batchHeader
+	fixed := header
 	if n := int(v[producerAt]); n > 0 {
 		header += n + 8
 	}
@@ -91,24 +101,31 @@ func parseBatch(v []byte, last int64) (*Batch, error) {
 	if sum != binary.BigEndian.Uint32(v[sumAt:]) {
 		return nil, corrupt("checksum of batch does not match")
 	}
-	b := &Batch{Base: baseOf(v), Time: timeOf(v), body: v[header:]}
-	if header > batchHeader {
-		b.Producer.ID = string(v[batchHeader : header-8])
+	b := &Batch{Base: baseOf(v), Time: timeOf(v), Gap: gapOf(v), body: v[header:]}
+	if header > fixed {
+		b.Producer.ID = string(v[fixed : header-8])
 		b.Producer.Number = int64(binary.BigEndian.Uint64(v[header-8:]))
 	}
 	var err error
 	if b.ends, err = split(b.body, int(binary.BigEndian.Uint32(v[countAt:]))); err != nil {
 		return nil, fmt.Errorf("%w: %w", store.ErrCorrupt, err)
 	}
-	if b.End() != last+1 || b.Base < 0 || len(b.ends) == 0 {
+	if b.End() != last+1 || b.Gap < 0 || b.Base < b.Gap || len(b.ends) == 0 {
 		return nil, corrupt(fmt.Sprintf("batch of %d messages from %d on is at %d", b.Count(), b.Base, last))
 	}
 	return b, nil
 }
 
-// baseOf and timeOf read the header of a batch that is at least batchHeader long.
+// gapOf, baseOf and timeOf read the header of a batch that is at least batchHeader long.
 func baseOf(v []byte) int64 { return int64(binary.BigEndian.Uint64(v[baseAt:])) }
 func timeOf(v []byte) int64 { return int64(binary.BigEndian.Uint64(v[timeAt:])) }
+
+func gapOf(v []byte) int64 {
+	if v[0] != gapVersion || len(v) < batchHeader+gapSize {
+		return 0
+	}
+	return int64(binary.BigEndian.Uint64(v[batchHeader:]))
+}
 
 // head says where a partition began and ended when it was trimmed last: what is not there
 // any more.

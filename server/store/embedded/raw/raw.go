@@ -3,8 +3,8 @@
 // of expiries.
 //
 // It owns what only this engine has and no caller of the contract sees. What the rows
-// mean is the caller's to know. It changes nothing but what its two mending functions
-// say: [Store.Discard] and [Store.Reindex].
+// mean is the caller's to know. It changes nothing but what three functions say:
+// [Store.Discard] and [Store.Reindex] repair, [Store.Put] fills a store.
 //
 // Concurrency: a Store may be used by many goroutines; nobody else may have the data
 // directory open.

@@ -120,6 +120,13 @@ func (w *Window) Last() (last Published) {
 	return last
 }
 
+// Each calls f with what is remembered, and the slot that holds it.
+func (w *Window) Each(f func(slot byte, p Published)) {
+	for _, e := range w.byNumber {
+		f(e.slot, e.Published)
+	}
+}
+
 // Slots is how many slots are in use: those below.
 func (w *Window) Slots() byte { return byte(len(w.byNumber)) }
 

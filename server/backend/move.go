@@ -1,0 +1,289 @@
+package backend
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/parley-chat/parley/server/backend/restore"
+	"github.com/parley-chat/parley/server/backup"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/versions"
+	"github.com/parley-chat/parley/server/move"
+	"github.com/parley-chat/parley/server/search"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded"
+	"github.com/parley-chat/parley/server/store/embedded/raw"
+	"github.com/parley-chat/parley/server/store/embedded/records"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/topic/moved"
+)
+
+// ErrImported says that an import was complete already, but for the files' way to their places, which they
+// have now.
+var ErrImported = errors.New("the import is complete")
+
+// modeEmbedded is what an export says of its source.
+const modeEmbedded = "embedded"
+
+// OpenExport opens an installation that does not run, for an export; closing must be called. Errors:
+// ErrRunning, ErrLost of a store that lacks data, and those of the mode.
+func OpenExport(ctx context.Context, cfg Config) (src move.Source, closing func() error, err error) {
+	if cfg.Distributed != nil {
+		return src, nil, errMode
+	}
+	return openEmbeddedExport(ctx, cfg)
+}
+
+// errMode says which installations move.
+var errMode = errors.New("only an installation of one process can be exported, and imported into")
+
+// checkTopics refuses durable topics that no other place can have.
+func checkTopics(ctx context.Context, st store.Store) error {
+	topics, err := moved.Topics(ctx, st)
+	if err != nil {
+		return err
+	}
+	for _, t := range topics {
+		_, number, named := versions.Base(t.Name)
+		switch {
+		case t.Shared:
+			return fmt.Errorf("the topic %s is shared with producers of Kafka, which another place does not have: remove it first", t.Name)
+		case named && number > 1:
+			return fmt.Errorf("the topic %s is of an event log that was migrated, and another place begins with the first version: remove it first",
+				t.Name)
+		}
+	}
+	return nil
+}
+
+func openEmbeddedExport(ctx context.Context, cfg Config) (src move.Source, closing func() error, err error) {
+	if err := backup.CheckUnfinished(cfg.Embedded.DataDir); err != nil {
+		return src, nil, err
+	}
+	st, err := embedded.Open(embedded.Options{Dir: cfg.Embedded.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal, ReadOnly: true})
+	if err != nil {
+		return src, nil, err
+	}
+	if err = st.Lacks(); err == nil {
+		src, err = embeddedSource(ctx, st)
+	}
+	if err != nil {
+		return src, nil, errors.Join(err, st.Close())
+	}
+	return src, st.Close, nil
+}
+
+func embeddedSource(ctx context.Context, st *embedded.Store) (src move.Source, err error) {
+	if err := checkTopics(ctx, st); err != nil {
+		return src, err
+	}
+	src = contentOf(st)
+	src.Header.Mode = modeEmbedded
+	if src.Header.History, err = st.Lineage(); err != nil {
+		return src, err
+	}
+	counters, err := moved.Read(ctx, st)
+	src.Header.Topics = move.TopicCounters(counters)
+	return src, err
+}
+
+// contentOf is what an export reads of an embedded store.
+func contentOf(st *embedded.Store) move.Source {
+	return move.Source{Store: st, Records: func(ctx context.Context, after []byte, each func(key, value []byte) bool) error {
+		var from []byte
+		if len(after) > 0 {
+			from = append(bytes.Clone(after), 0)
+		}
+		var failed error
+		err := records.Of(st).Seek(ctx, from, nil, false, func(key []byte, value func() ([]byte, error)) bool {
+			v, err := value()
+			failed = err
+			return err == nil && each(key, v)
+		})
+		if err == nil {
+			err = failed
+		}
+		return err
+	}}
+}
+
+// OpenImport opens a place where nothing is yet, or a part of an import, for an import; closing must be
+// called. The keys go to a file; "": into the data directory. Errors: ErrImported, and those of the mode.
+func OpenImport(cfg Config, keyFile string) (to move.Target, closing func() error, err error) {
+	if cfg.Distributed != nil {
+		return nil, nil, errMode
+	}
+	return openEmbeddedImport(cfg, keyFile)
+}
+
+func openEmbeddedImport(cfg Config, keyFile string) (to move.Target, closing func() error, err error) {
+	dir := cfg.Embedded.DataDir
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, nil, err
+	}
+	work := filepath.Join(dir, backup.Importing)
+	if _, err := os.Stat(filepath.Join(work, backup.Imported)); err == nil {
+		return nil, nil, errors.Join(backup.Place(work, dir), ErrImported)
+	}
+	if err := backup.CheckEmpty(dir, backup.Importing); err != nil {
+		return nil, nil, err
+	}
+	st, err := embedded.Open(embedded.Options{Dir: work, Logger: cfg.Logger, Fatal: cfg.Fatal, Reserve: cfg.Embedded.DiskReserve})
+	if err != nil {
+		return nil, nil, err
+	}
+	if keyFile == "" {
+		keyFile = filepath.Join(work, move.KeyFile)
+	}
+	t := &embeddedTarget{st: st, raw: raw.New(st, work), work: work, dir: dir, key: keyFile, search: cfg.Embedded.Search}
+	return t, t.close, nil
+}
+
+// embeddedTarget is a store in a directory of its own within the data directory. Until Finish nothing is
+// where a server looks for it.
+type embeddedTarget struct {
+	st             *embedded.Store
+	raw            *raw.Store
+	search         search.Targets
+	work, dir, key string
+	closed         bool
+}
+
+func (t *embeddedTarget) close() error {
+	if t.closed {
+		return nil
+	}
+	t.closed = true
+	return t.st.Close()
+}
+
+// Begin implements move.Target.
+func (t *embeddedTarget) Begin(ctx context.Context, _ move.Header) (move.Progress, error) {
+	return importOf(ctx, t.st)
+}
+
+// importOf reads how far an import into a store is.
+func importOf(ctx context.Context, st store.Store) (p move.Progress, err error) {
+	it, err := st.Get(ctx, table.ImportKey(), store.Strong)
+	if it == nil || err != nil {
+		return p, err
+	}
+	i := table.ImportFrom(it)
+	return move.Progress{Export: i.Export, Frames: uint64(i.Frames), Verified: i.Verified}, nil
+}
+
+// reached remembers how far an import into a store is.
+func reached(ctx context.Context, st store.Store, p move.Progress) error {
+	i := table.Import{Export: p.Export, Frames: int64(p.Frames), Verified: p.Verified}
+	return st.BatchWrite(ctx, []store.Write{{Op: store.OpPut, Key: table.ImportKey(), Item: i.Item()}})
+}
+
+// File implements move.Target.
+func (t *embeddedTarget) File(f move.File) error { return putKey(t.key, f.Content) }
+
+// putKey writes the file of keys, unless it is there. Another one stays, and is an error: whoever has
+// signed in with a key of one would be a stranger with the other.
+func putKey(path string, content []byte) error {
+	had, err := os.ReadFile(path)
+	switch {
+	case err == nil && bytes.Equal(had, content):
+		return nil
+	case err == nil:
+		return fmt.Errorf("%s has other keys than the export: move it away, or name another file with --key-file", path)
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// Rows implements move.Target.
+func (t *embeddedTarget) Rows(_ context.Context, rows []store.Row) error {
+	if t.st.Crowded() {
+		return fmt.Errorf("%w: make room on the disk of %s, and repeat the command", store.ErrFull, t.dir)
+	}
+	return t.raw.Put(rows)
+}
+
+// Records implements move.Target.
+func (t *embeddedTarget) Records(ctx context.Context, list []store.Record) error {
+	wait, err := records.Of(t.st).Commit(ctx, list)
+	if err != nil {
+		return err
+	}
+	return wait()
+}
+
+// Reached implements move.Target. Pebble's log has the rows before this one, so they are on the disk with it.
+func (t *embeddedTarget) Reached(ctx context.Context, p move.Progress) error {
+	return reached(ctx, t.st, p)
+}
+
+// Written implements move.Target.
+func (t *embeddedTarget) Written(context.Context) (move.Source, error) { return contentOf(t.st), nil }
+
+// Finish implements move.Target.
+func (t *embeddedTarget) Finish(ctx context.Context, h move.Header) error {
+	if err := moved.Complete(ctx, t.st, moved.Counters(h.Topics), 0); err != nil {
+		return err
+	}
+	one := func(t kafka.Topic) int32 { // as a start makes them
+		if t.Kind == kafka.Searches {
+			return 1
+		}
+		return t.Partitions
+	}
+	if err := announce(ctx, t.st, t.search, one); err != nil {
+		return err
+	}
+	if err := t.st.Follow(h.History); err != nil {
+		return err
+	}
+	if err := t.close(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(t.work, backup.Imported), nil, 0o600); err != nil {
+		return err
+	}
+	return backup.Place(t.work, t.dir)
+}
+
+// announce puts all events of a store into its outbox: the event log of its new place has none of them.
+func announce(ctx context.Context, st store.Store, targets search.Targets, partitions func(kafka.Topic) int32) error {
+	state, err := versions.Load(ctx, st)
+	if err != nil {
+		return err
+	}
+	if targets == nil {
+		targets = search.DefaultTargets()
+	}
+	cfg := restore.Config{Store: st, Clock: time.Now, Topics: state, Search: targets, Partitions: map[string]int{},
+		Read: func(context.Context, kafka.Partition, func(*kafka.Record)) error { return nil }}
+	for _, topic := range state.All() {
+		n := partitions(topic)
+		for id := range n {
+			cfg.Lost = append(cfg.Lost, restore.Lost{Partition: kafka.Partition{Topic: topic.Name, ID: id}})
+		}
+		if topic.Kind == kafka.Searches {
+			cfg.Partitions[topic.Name] = int(n)
+		}
+	}
+	_, err = restore.Run(ctx, cfg)
+	return err
+}
