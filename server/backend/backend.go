@@ -119,7 +119,7 @@ func openDistributed(cfg Config) (_ *Backend, err error) {
 	if e.dynamo, err = dynamo.Open(ctx, dynamo.Options{Wire: d.Tables.wire(), Prefix: d.Tables.Prefix}); err != nil {
 		return nil, d.Tables.Explain(err)
 	}
-	e.Store, e.History, e.Generation = e.dynamo, store.Line(e.dynamo.Generation()), e.dynamo.Generation()
+	e.Store, e.History, e.Generation = e.dynamo, e.dynamo.History(), e.dynamo.Generation()
 	e.initWatch(cfg)
 	if d.Redis.URL != "" {
 		if e.Routing, err = routing.OpenRedis(d.Redis); err != nil {

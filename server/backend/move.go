@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -31,17 +32,29 @@ var ErrImported = errors.New("the import is complete")
 // modeEmbedded is what an export says of its source.
 const modeEmbedded = "embedded"
 
+// Moving says how an installation is moved.
+type Moving struct {
+	KeyFile     string         // where the keys go; "": into the data directory
+	TopicSlots  int            // of durable topics, of the target with many processes
+	Replication int            // of topics that are made in Kafka
+	Search      search.Targets // where search events go
+	// Drain is how long an export waits until all processes have ended that used the tables, and Waits is called
+	// with that, if it has to.
+	Drain time.Duration
+	Waits func(time.Duration)
+}
+
 // OpenExport opens an installation that does not run, for an export; closing must be called. Errors:
 // ErrRunning, ErrLost of a store that lacks data, and those of the mode.
-func OpenExport(ctx context.Context, cfg Config) (src move.Source, closing func() error, err error) {
+func OpenExport(ctx context.Context, cfg Config, m Moving) (src move.Source, closing func() error, err error) {
+	if m.Drain == 0 {
+		m.Drain = drainTime
+	}
 	if cfg.Distributed != nil {
-		return src, nil, errMode
+		return openDistributedExport(ctx, cfg, m)
 	}
 	return openEmbeddedExport(ctx, cfg)
 }
-
-// errMode says which installations move.
-var errMode = errors.New("only an installation of one process can be exported, and imported into")
 
 // checkTopics refuses durable topics that no other place can have.
 func checkTopics(ctx context.Context, st store.Store) error {
@@ -60,6 +73,13 @@ func checkTopics(ctx context.Context, st store.Store) error {
 		}
 	}
 	return nil
+}
+
+func loggerOf(cfg Config) *slog.Logger {
+	if cfg.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return cfg.Logger
 }
 
 func openEmbeddedExport(ctx context.Context, cfg Config) (src move.Source, closing func() error, err error) {
@@ -114,12 +134,12 @@ func contentOf(st *embedded.Store) move.Source {
 }
 
 // OpenImport opens a place where nothing is yet, or a part of an import, for an import; closing must be
-// called. The keys go to a file; "": into the data directory. Errors: ErrImported, and those of the mode.
-func OpenImport(cfg Config, keyFile string) (to move.Target, closing func() error, err error) {
+// called. Errors: ErrImported, and those of the mode.
+func OpenImport(ctx context.Context, cfg Config, m Moving) (to move.Target, closing func() error, err error) {
 	if cfg.Distributed != nil {
-		return nil, nil, errMode
+		return openDistributedImport(ctx, cfg, m)
 	}
-	return openEmbeddedImport(cfg, keyFile)
+	return openEmbeddedImport(cfg, m.KeyFile)
 }
 
 func openEmbeddedImport(cfg Config, keyFile string) (to move.Target, closing func() error, err error) {

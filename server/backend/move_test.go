@@ -118,7 +118,7 @@ func (m *moving) fillTopics(e *backend.Backend) {
 
 func (m *moving) open() (move.Source, func() error) {
 	m.t.Helper()
-	src, closing, err := backend.OpenExport(m.t.Context(), config(m.dir))
+	src, closing, err := backend.OpenExport(m.t.Context(), config(m.dir), backend.Moving{})
 	testkit.Must(m.t, err)
 	src.Files = []move.File{{Name: move.KeyFile, Content: m.key}}
 	return src, closing
@@ -160,7 +160,7 @@ func (m *moving) export() []byte {
 }
 
 func load(ctx context.Context, dir string, export []byte) (move.Report, error) {
-	to, closing, err := backend.OpenImport(config(dir), "")
+	to, closing, err := backend.OpenImport(ctx, config(dir), backend.Moving{})
 	if err != nil {
 		return move.Report{}, err
 	}
@@ -171,7 +171,7 @@ func load(ctx context.Context, dir string, export []byte) (move.Report, error) {
 // compare compares a moved installation with what it was.
 func (m *moving) compare(dir string) {
 	m.t.Helper()
-	src, closing, err := backend.OpenExport(m.t.Context(), config(dir))
+	src, closing, err := backend.OpenExport(m.t.Context(), config(dir), backend.Moving{})
 	testkit.Must(m.t, err)
 	rows, records := contents(m.t, src)
 	testkit.Must(m.t, closing())
@@ -338,7 +338,7 @@ func TestMoveCutOff(t *testing.T) {
 			t.Fatal("a server starts")
 		}
 	}
-	to, closing, err := backend.OpenImport(config(dir), "")
+	to, closing, err := backend.OpenImport(t.Context(), config(dir), backend.Moving{})
 	testkit.Must(t, err)
 	if _, err := move.Import(t.Context(), bytes.NewReader(export), &forgetful{to}, nil); !errors.Is(err, errKilled) {
 		t.Fatal(err)
@@ -402,7 +402,7 @@ func TestMoveMistakes(t *testing.T) {
 	m := newMoving(t)
 	export, other := m.export(), m.export()
 	dir := filepath.Join(t.TempDir(), "moved")
-	to, closing, err := backend.OpenImport(config(dir), "")
+	to, closing, err := backend.OpenImport(t.Context(), config(dir), backend.Moving{})
 	testkit.Must(t, err)
 	if _, err := move.Import(t.Context(), bytes.NewReader(export), &lossy{Target: to}, nil); !errors.Is(err, move.ErrDiffers) ||
 		!strings.Contains(err.Error(), "messages") {
@@ -420,14 +420,14 @@ func TestMoveMistakes(t *testing.T) {
 	}
 	keyed := filepath.Join(t.TempDir(), "key")
 	testkit.Must(t, os.WriteFile(keyed, []byte("other"), 0o600))
-	to, closing, err = backend.OpenImport(config(filepath.Join(t.TempDir(), "keyed")), keyed)
+	to, closing, err = backend.OpenImport(t.Context(), config(filepath.Join(t.TempDir(), "keyed")), backend.Moving{KeyFile: keyed})
 	testkit.Must(t, err)
 	if _, err := move.Import(t.Context(), bytes.NewReader(export), to, nil); err == nil || !strings.Contains(err.Error(), "other keys") {
 		t.Errorf("other keys: %v", err)
 	}
 	testkit.Must(t, closing())
 	n := start(t, m.dir)
-	if _, _, err := backend.OpenExport(t.Context(), config(m.dir)); !errors.Is(err, backend.ErrRunning) {
+	if _, _, err := backend.OpenExport(t.Context(), config(m.dir), backend.Moving{}); !errors.Is(err, backend.ErrRunning) {
 		t.Errorf("of a server that runs: %v", err)
 	}
 	testkit.Must(t, n.eng.Close())

@@ -78,8 +78,8 @@ func identify(dir string) (id identity, err error) {
 	return id, nil
 }
 
-// same returns ErrReplaced with what was found instead of the store, and dynamo.ErrFormat if a
-// newer version has written to the tables what this one cannot read.
+// same returns ErrReplaced with what was found instead of the store, dynamo.ErrFormat if a newer version
+// has written to the tables what this one cannot read, and dynamo.ErrMoving if they are being moved.
 func (e *Backend) same(ctx context.Context) error {
 	for i, path := range e.identity.paths {
 		info, err := os.Stat(path)
@@ -99,7 +99,7 @@ func (e *Backend) same(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, watchTime)
 	err := e.dynamo.CheckFormat(call, store.Eventual)
 	cancel()
-	if errors.Is(err, dynamo.ErrFormat) {
+	if errors.Is(err, dynamo.ErrFormat) || errors.Is(err, dynamo.ErrMoving) {
 		return err
 	}
 	for _, c := range []store.Consistency{store.Eventual, store.Strong} { // the first one may be old

@@ -72,3 +72,16 @@ func HeldBy(ancestors []Ancestor, generation string, commit int64) bool {
 	i := slices.IndexFunc(ancestors, func(a Ancestor) bool { return a.Generation == generation })
 	return i >= 0 && commit <= ancestors[i].Last
 }
+
+// Descent is a Line that follows on the history of another store, from which its data came.
+type Descent struct {
+	Line
+	Ancestors []Ancestor // the newest first
+}
+
+var _ History = Descent{}
+
+// Holds implements History.
+func (d Descent) Holds(generation string, commit int64) bool {
+	return d.Line.Holds(generation, commit) || HeldBy(d.Ancestors, generation, commit)
+}

@@ -50,6 +50,7 @@ type installation struct {
 	servers [2]*member
 	workers [2]*member
 	jobs    []string // of the workers
+	listen  string   // where the first server listens; "": anywhere
 }
 
 // member is a process that is started again under the same addresses.
@@ -97,6 +98,15 @@ var oneAlone = []string{state.Name, record.Prefix}
 // prepare makes what an installation stands on.
 func prepare(t testing.TB) *installation {
 	t.Helper()
+	in := prepareEmpty(t)
+	writeKey(t, filepath.Join(in.dir, "key.pem"))
+	in.command("schemas", "register")
+	return in
+}
+
+// prepareEmpty is prepare of one that has no schemas and no key, which an import brings.
+func prepareEmpty(t testing.TB) *installation {
+	t.Helper()
 	env := map[string]string{}
 	for _, name := range []string{"PARLEY_TEST_KAFKA", "PARLEY_TEST_DYNAMODB", "PARLEY_TEST_REDIS"} {
 		if env[name] = os.Getenv(name); env[name] == "" {
@@ -113,14 +123,12 @@ func prepare(t testing.TB) *installation {
 	in.store, in.rows, in.engines = env["PARLEY_TEST_DYNAMODB"], id+"_", findEngines(t, env)
 	t.Cleanup(func() { in.flush(); _ = in.redis.Close() })
 	key := filepath.Join(in.dir, "key.pem")
-	writeKey(t, key)
 	in.flags = []string{
 		"--store", "dynamodb", "--dynamodb-endpoint", in.store, "--dynamodb-prefix", in.rows,
 		"--redis", "redis://" + in.way.addr, "--redis-prefix", in.keys, "--kafka-brokers", in.kafka, "--key-file", key,
 		"--replication", strconv.Itoa(strings.Count(in.kafka, ",") + 1),
 	}
 	in.command("tables", "apply")
-	in.command("schemas", "register")
 	in.command("kafka", "apply")
 	in.command("tables", "verify")
 	in.command("kafka", "verify")
@@ -135,11 +143,12 @@ func (in *installation) launch() {
 	for i := range in.servers {
 		cut := newCutter(t, "")
 		in.servers[i] = &member{binary: binary(t), links: cut, args: append([]string{
-			"--listen", "127.0.0.1:0", "--allowed-hosts", "balancer.test", "--metrics-listen", "127.0.0.1:0",
+			"--listen", cmp.Or(in.listen, "127.0.0.1:0"), "--allowed-hosts", "balancer.test", "--metrics-listen", "127.0.0.1:0",
 			"--link-listen", cut.behind, "--link-address", cut.addr,
 			"--data-dir", filepath.Join(in.dir, "none"), "--topic-creators", "alice",
 		}, in.flags...)}
 		in.start(in.servers[i])
+		in.listen = ""
 		in.servers[i].args[1] = in.servers[i].addr // from now on
 	}
 	for i := range in.workers {

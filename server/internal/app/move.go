@@ -17,26 +17,39 @@ import (
 )
 
 const exportHelp = `  It writes all that the installation has into one file, or to standard output (-): chats, users, sessions,
-  durable topics with their groups' positions, and the keys. No server may run. An export that was cut off
+  durable topics with their groups' positions, and the keys. No server may run. With store dynamodb it closes the
+  tables for all processes, and waits until each has noticed; --cancel opens them again. An export that was cut off
   continues with the same command. It has the keys of the installation: store it as you store them.
 `
 
 const importHelp = `  It reads an export from a file or from standard input (-) and puts it into an empty installation: a data
-  directory (--data-dir) that is missing or empty. An import that was cut off continues with the same command. Everything is read back before a server can start with it.
+  directory (--data-dir) that is missing or empty, or with store dynamodb tables and topics that were just made. An
+  import that was cut off continues with the same command. Everything is read back before a server can start with it.
 `
 
 func (p *commandLine) exportCommand() *cobra.Command {
-	return &cobra.Command{Use: "export FILE|-", Short: "write an installation that does not run into one file",
-		Long: exportHelp, Args: cobra.ArbitraryArgs, RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := p.config()
-			if err != nil {
+	c := &cobra.Command{Use: "export FILE|-", Short: "write an installation that does not run into one file",
+		Long: exportHelp, Args: cobra.ArbitraryArgs}
+	wait := c.Flags().Duration("wait", time.Minute, "`time` until every process has noticed that the tables are closed")
+	undo := c.Flags().Bool("cancel", false, "open the tables again that an export has closed")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		cfg, err := p.config()
+		if err != nil {
+			return err
+		}
+		switch {
+		case *undo && len(args) == 0:
+			if err := backend.CancelExport(c.Context(), cfg.Backend); err != nil {
 				return err
 			}
-			if len(args) != 1 {
-				return cmdline.Usagef("export needs one file, or - for standard output")
-			}
-			return p.export(c.Context(), cfg, args[0])
-		}}
+			fmt.Fprintln(p.stderr, "the tables are open again: start servers and workers")
+			return nil
+		case *undo || len(args) != 1 || *wait <= 0:
+			return cmdline.Usagef("export needs one file, or - for standard output; --cancel needs none")
+		}
+		return p.export(c.Context(), cfg, args[0], *wait)
+	}
+	return c
 }
 
 func (p *commandLine) importCommand() *cobra.Command {
@@ -53,14 +66,16 @@ func (p *commandLine) importCommand() *cobra.Command {
 		}}
 }
 
-func (p *commandLine) export(ctx context.Context, cfg Config, to string) (err error) {
+func (p *commandLine) export(ctx context.Context, cfg Config, to string, wait time.Duration) (err error) {
 	key, err := os.ReadFile(cfg.keyPath())
 	if err != nil {
 		return cfg.explainNoKey(err)
 	}
 	bc := cfg.Backend
 	bc.Logger = telemetry.NewLogger(p.stderr, cfg.LogFormat == "json")
-	src, closing, err := backend.OpenExport(ctx, bc)
+	m := p.moving(cfg)
+	m.Drain = wait
+	src, closing, err := backend.OpenExport(ctx, bc, m)
 	if errors.Is(err, backend.ErrRunning) {
 		return fmt.Errorf("%w: stop the server before an export", err)
 	}
@@ -94,7 +109,7 @@ func (p *commandLine) load(ctx context.Context, cfg Config, from string) (err er
 	}
 	bc := cfg.Backend
 	bc.Logger = telemetry.NewLogger(p.stderr, cfg.LogFormat == "json")
-	to, closing, err := backend.OpenImport(bc, cfg.KeyFile)
+	to, closing, err := backend.OpenImport(ctx, bc, p.moving(cfg))
 	if errors.Is(err, backend.ErrImported) {
 		fmt.Fprintf(p.stderr, "the import into %s was complete: start the server\n", absolute(cfg.DataDir))
 		return nil
@@ -114,6 +129,13 @@ func (p *commandLine) load(ctx context.Context, cfg Config, from string) (err er
 	}
 	p.tell(from, "imported", r)
 	return nil
+}
+
+func (p *commandLine) moving(cfg Config) backend.Moving {
+	return backend.Moving{KeyFile: cfg.KeyFile, TopicSlots: cfg.TopicSlots, Replication: cfg.Kafka.Replication,
+		Search: cfg.searchTargets, Waits: func(d time.Duration) {
+			fmt.Fprintf(p.stderr, "the tables are closed; waiting %d s until every process has noticed\n", int(d.Seconds()))
+		}}
 }
 
 // stepEvery is how often a command says how far it is.

@@ -121,6 +121,8 @@ func TestMoveMistakes(t *testing.T) {
 	testkit.Must(t, os.WriteFile(half, export[:len(export)/2], 0o600))
 	refuse(2, "one file", "export")
 	refuse(2, "one file", "import")
+	refuse(2, "one file", "export", "--cancel", file)
+	refuse(1, "start the server", "--data-dir", dir, "export", "--cancel")
 	refuse(1, "is there already", "--data-dir", dir, "export", file)
 	refuse(1, "start the server there first", "--data-dir", empty, "export", half+"2")
 	refuse(1, "is not empty", "--data-dir", dir, "import", file)

@@ -51,6 +51,9 @@ type Options struct {
 	Prefix string           // of the tables' names; by default tables.DefaultPrefix
 	Clock  func() time.Time // decides what has expired; by default time.Now
 
+	// Moving opens tables that no process may use, because they are being moved: see ErrMoving.
+	Moving bool
+
 	noShort bool // plans of one write are transactions, too; for tests
 }
 
@@ -60,6 +63,7 @@ type Store struct {
 	wire       *wire.Client
 	schemas    map[store.Table]*schema
 	generation string
+	ancestors  []store.Ancestor // of the generation, the newest first
 	counters   counters
 
 	life   sync.RWMutex // shared by every call, exclusive in Close
@@ -86,7 +90,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{opts: o, wire: client, schemas: schemas(o.Prefix)}
-	if err = s.enterFormat(ctx, current); err == nil {
+	if err = s.enterFormat(ctx, current); err == nil && !o.Moving {
+		err = s.checkMoving(ctx, store.Strong)
+	}
+	if err == nil {
 		s.generation, err = s.loadGeneration(ctx)
 	}
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
 )
 
 // Format says which rows the tables may have, and who can read them.
@@ -33,11 +34,31 @@ const (
 	attrReader = "reader"
 )
 
+// ErrMoving says that no process may use the tables, because an import into them has not ended, or because
+// they were exported.
+var ErrMoving = errors.New("the installation is being moved")
+
 // CheckFormat returns an error that wraps ErrFormat if a newer version has written rows that this
-// one cannot read.
+// one cannot read, and one that wraps ErrMoving if the tables are being moved.
 func (s *Store) CheckFormat(ctx context.Context, c store.Consistency) error {
-	_, err := s.readFormat(ctx, c, current)
-	return err
+	if _, err := s.readFormat(ctx, c, current); err != nil {
+		return err
+	}
+	return s.checkMoving(ctx, c)
+}
+
+func (s *Store) checkMoving(ctx context.Context, c store.Consistency) error {
+	rows, err := s.BatchGet(ctx, []store.Key{table.ImportKey(), table.ExportKey()}, c)
+	switch {
+	case err != nil:
+		return err
+	case rows[0] != nil:
+		return fmt.Errorf("%w: an import into %s* has not ended; run it again with the same export", ErrMoving, s.opts.Prefix)
+	case rows[1] != nil:
+		return fmt.Errorf("%w: %s* were exported; start the installation that they were imported into, or run server export --cancel",
+			ErrMoving, s.opts.Prefix)
+	}
+	return nil
 }
 
 // readFormat returns the row of the format.

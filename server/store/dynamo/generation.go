@@ -7,12 +7,36 @@ import (
 
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/wire"
+	"github.com/parley-chat/parley/server/store/table"
 )
 
 // generationKey is the row of the store's generation in table meta.
 var generationKey = store.Key{Table: store.Meta, PK: "generation"}
 
-const attrGeneration = "id"
+const (
+	attrGeneration = "id"
+	attrAncestors  = "ancestors"
+)
+
+// History is the history of the tables: one generation, and those of the store that they were imported from.
+func (s *Store) History() store.History {
+	return store.Descent{Line: store.Line(s.generation), Ancestors: s.ancestors}
+}
+
+// Lineage is the present generation, and those before it.
+func (s *Store) Lineage() []store.Ancestor {
+	own := store.Ancestor{Generation: s.generation, Last: store.Line(s.generation).Shown()}
+	return append([]store.Ancestor{own}, s.ancestors...)
+}
+
+// Follow begins a generation that follows on the history of the store whose data the tables have got, and
+// ends the move: from then on processes may use them. It may be repeated.
+func (s *Store) Follow(ctx context.Context, of []store.Ancestor) error {
+	w := generationWrite(rand.Text(), nil)
+	w.Item = store.NewItem(append(w.Item, store.Attr{Name: attrAncestors, Value: store.String(store.FormatAncestors(of))})...)
+	return s.Transact(ctx, store.Plan{Writes: []store.Write{w,
+		{Op: store.OpDelete, Key: table.ImportKey()}, {Op: store.OpDelete, Key: table.ExportKey()}}})
+}
 
 // Generation is the random id that the store got when it was first opened or, later,
 // restored.
@@ -52,7 +76,8 @@ func (s *Store) loadGeneration(ctx context.Context) (string, error) {
 			return "", err
 		}
 		if it != nil {
-			return it.Get(attrGeneration).Str(), nil
+			s.ancestors, err = store.ParseAncestors(it.Get(attrAncestors).Str())
+			return it.Get(attrGeneration).Str(), err
 		}
 		err = s.Transact(ctx, store.Plan{Writes: []store.Write{generationWrite(rand.Text(), store.Absent())}})
 		var lost *store.ConditionError

@@ -37,6 +37,10 @@ const AttrTopics = "topics"
 // process may use the store.
 func ImportKey() store.Key { return store.Key{Table: store.Meta, PK: "import"} }
 
+// ExportKey is the key of the row that says that the store was exported, in table meta. While it is there,
+// no process may use the store.
+func ExportKey() store.Key { return store.Key{Table: store.Meta, PK: "export"} }
+
 // Import is how far an import has come.
 type Import struct {
 	Export   string // its id
