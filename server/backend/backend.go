@@ -59,6 +59,7 @@ type Backend struct {
 	halfway    func()        // of tests: called between the two halves of a snapshot
 	replaced   atomic.Pointer[error]
 	watchEvery time.Duration
+	seen       seenLine // of DynamoDB
 }
 
 // Open opens everything. Errors fit into one line.
@@ -120,6 +121,8 @@ func openDistributed(cfg Config) (_ *Backend, err error) {
 		return nil, d.Tables.Explain(err)
 	}
 	e.Store, e.History, e.Generation = e.dynamo, e.dynamo.History(), e.dynamo.Generation()
+	e.seen.every = beatEvery
+	e.seen.set(e.dynamo.Opened())
 	e.initWatch(cfg)
 	if d.Redis.URL != "" {
 		if e.Routing, err = routing.OpenRedis(d.Redis); err != nil {
@@ -127,6 +130,9 @@ func openDistributed(cfg Config) (_ *Backend, err error) {
 		}
 		cfg.opening("Redis at %s", e.Routing.Addr())
 		if err := e.checkRouting(cfg); err != nil {
+			return nil, err
+		}
+		if err := e.checkSeen(ctx); err != nil {
 			return nil, err
 		}
 	}

@@ -5,11 +5,24 @@ import (
 	"errors"
 	"time"
 
+	"github.com/parley-chat/parley/server/store/dynamo"
 	"github.com/parley-chat/parley/server/store/dynamo/tables"
 )
 
 // WatchEvery sets how often Watch looks.
 func (e *Backend) WatchEvery(d time.Duration) { e.watchEvery = d }
+
+// BeatEvery sets how often the beat of tables is raised.
+func (e *Backend) BeatEvery(d time.Duration) {
+	e.seen.every = d
+	e.seen.due = time.Now()
+}
+
+// Tables is the engine of the distributed mode.
+func (e *Backend) Tables() *dynamo.Store { return e.dynamo }
+
+// Observe sets for how long Running watches, and how long at most.
+func (r *Restored) Observe(d, most time.Duration) { r.observe, r.lease = d, most }
 
 // Halfway sets what is called between the two halves of a snapshot.
 func (e *Backend) Halfway(f func()) { e.halfway = f }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 
@@ -30,6 +31,26 @@ func (t Tables) wire() wire.Config { return wire.Config{Region: t.Region, Endpoi
 // Open connects to where the tables are, or will be.
 func (t Tables) Open(ctx context.Context) (*tables.Tables, error) {
 	return tables.Open(ctx, t.wire(), t.Prefix)
+}
+
+// CheckRecovery logs, once and in a line for each, which features of DynamoDB are off without which
+// the data cannot be restored, or are deleted by mistake.
+func (t Tables) CheckRecovery(ctx context.Context, log *slog.Logger) {
+	at, err := t.Open(ctx)
+	if err == nil {
+		defer at.Close()
+		var lines []string
+		if lines, err = at.Unprotected(ctx); err == nil {
+			for _, line := range lines {
+				log.Warn("a copy of the data cannot be restored, or a table can be deleted by mistake; enable it with: workers tables apply",
+					"off", line)
+			}
+			return
+		}
+	}
+	if ctx.Err() == nil {
+		log.Info("whether the tables can be restored is not known", "error", t.Explain(err))
+	}
 }
 
 // Terraform is the tables as Terraform's configuration.

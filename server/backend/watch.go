@@ -42,6 +42,9 @@ func (e *Backend) Watch(ctx context.Context, ready func()) error {
 			<-done
 		}()
 	}
+	if e.dynamo != nil {
+		e.keepSeen(ctx, e.seen.Line)
+	}
 	t := time.NewTicker(e.watchEvery)
 	defer t.Stop()
 	for {
@@ -79,7 +82,8 @@ func identify(dir string) (id identity, err error) {
 }
 
 // same returns ErrReplaced with what was found instead of the store, dynamo.ErrFormat if a newer version
-// has written to the tables what this one cannot read, and dynamo.ErrMoving if they are being moved.
+// has written to the tables what this one cannot read, and dynamo.ErrMoving if they are being moved. It
+// raises the beat of tables.
 func (e *Backend) same(ctx context.Context) error {
 	for i, path := range e.identity.paths {
 		info, err := os.Stat(path)
@@ -102,22 +106,10 @@ func (e *Backend) same(ctx context.Context) error {
 	if errors.Is(err, dynamo.ErrFormat) || errors.Is(err, dynamo.ErrMoving) {
 		return err
 	}
-	for _, c := range []store.Consistency{store.Eventual, store.Strong} { // the first one may be old
-		call, cancel := context.WithTimeout(ctx, watchTime)
-		now, err := e.dynamo.CurrentGeneration(call, c)
-		cancel()
-		if err != nil || now == e.Generation {
-			return nil //nolint:nilerr // a store that does not answer says nothing
-		}
-		if c == store.Strong && now == "" {
-			return fmt.Errorf("%w: the tables have no generation, they were emptied or removed; restore them, then start all processes", ErrReplaced)
-		}
-		if c == store.Strong {
-			return fmt.Errorf("%w: the tables have generation %.40q, this process began with %.40q; start all processes again",
-				ErrReplaced, now, e.Generation)
-		}
+	if err := e.sameLine(ctx); err != nil {
+		return err
 	}
-	return nil
+	return e.beat(ctx)
 }
 
 // skew is by how much this machine's clock is off: off the store's, or, where the store

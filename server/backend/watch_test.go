@@ -139,13 +139,18 @@ func TestReplacedTables(t *testing.T) {
 	for name, tt := range map[string]struct {
 		do   store.Write
 		want error
+		says string
 	}{
-		"emptied": {store.Write{Op: store.OpDelete, Key: key}, backend.ErrReplaced},
+		"an older copy": {store.Write{Op: store.OpUpdate, Key: key, Update: store.Update{Remove: []string{"beat"}}},
+			backend.ErrReplaced, "the tables are an older copy (at beat 0, and were at "},
+		"one table of an older copy": {store.Write{Op: store.OpDelete, Key: store.Key{Table: store.Users, PK: "\x01mark"}},
+			backend.ErrReplaced, "users was emptied"},
+		"emptied": {store.Write{Op: store.OpDelete, Key: key}, backend.ErrReplaced, "workers restore"},
 		"replaced": {store.Write{Op: store.OpPut, Key: key, Item: store.NewItem(
-			store.Attr{Name: "id", Value: store.String("another")})}, backend.ErrReplaced},
+			store.Attr{Name: "id", Value: store.String("another")})}, backend.ErrReplaced, "start all processes again"},
 		"written by a newer version": {store.Write{Op: store.OpPut, Key: store.Key{Table: store.Meta, PK: "format"},
 			Item: store.NewItem(store.Attr{Name: "format", Value: store.Int(99)},
-				store.Attr{Name: "reader", Value: store.Int(99)})}, dynamo.ErrFormat},
+				store.Attr{Name: "reader", Value: store.Int(99)})}, dynamo.ErrFormat, "start the newer version"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := backend.Tables{Endpoint: local, Prefix: "watch_" + strings.ToLower(rand.Text()[:8]) + "_"}
@@ -164,6 +169,7 @@ func TestReplacedTables(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = e.Close() })
 			e.WatchEvery(50 * time.Millisecond)
+			e.BeatEvery(200 * time.Millisecond)
 			ended := watch(t, e)
 			select {
 			case err := <-ended:
@@ -173,7 +179,8 @@ func TestReplacedTables(t *testing.T) {
 			if err := e.Store.Transact(t.Context(), store.Plan{Writes: []store.Write{tt.do}}); err != nil {
 				t.Fatal(err)
 			}
-			if err := <-ended; !errors.Is(err, tt.want) || strings.Contains(err.Error(), "\n") {
+			if err := <-ended; !errors.Is(err, tt.want) || strings.Contains(err.Error(), "\n") ||
+				!strings.Contains(err.Error(), tt.says) {
 				t.Errorf("ended with %v", err)
 			}
 			if err := e.Ready(t.Context()); !errors.Is(err, tt.want) {

@@ -794,6 +794,8 @@ data "aws_iam_policy_document" "parley_worker" {
       "dynamodb:BatchWriteItem",
       "dynamodb:ConditionCheckItem",
       "dynamodb:DeleteItem",
+      "dynamodb:DescribeContinuousBackups",
+      "dynamodb:DescribeTable",
       "dynamodb:GetItem",
       "dynamodb:PutItem",
       "dynamodb:Query",

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/internal/callcount"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
@@ -25,6 +26,10 @@ type spent struct {
 // sendPlan is the transaction of sends, by its tables.
 const sendPlan = "TransactWriteItems chat_counters+delivery_state+events+idempotency_keys+messages+outbox"
 
+// ofMarks reports whether a request reads or writes the marks by which tables of one moment are known,
+// once a minute: no other names all tables, or all but meta.
+func ofMarks(name string) bool { return strings.Count(name, "+")+1 >= len(store.Tables())-1 }
+
 // standing are requests that come whether anybody sends or not: leases, signs of life, sweeps of the outbox,
 // stamps, the reconciler's look, what was revoked, whose profile changed, which sessions have ended.
 var standing = []string{
@@ -39,7 +44,7 @@ var standing = []string{
 func (s spent) extra() callcount.Counts {
 	out := callcount.Counts{}
 	for name, c := range s.dynamodb {
-		if name != sendPlan && name != "BatchWriteItem outbox" && !slices.Contains(standing, name) {
+		if name != sendPlan && name != "BatchWriteItem outbox" && !ofMarks(name) && !slices.Contains(standing, name) {
 			out[name] = c
 		}
 	}

@@ -120,6 +120,8 @@ func notReady(err error, operators bool) string {
 	switch {
 	case errors.Is(err, backend.ErrSkew):
 		return "the clock differs from the store's, or was set"
+	case errors.Is(err, backend.ErrReplaced) && operators:
+		return err.Error()
 	case errors.Is(err, backend.ErrReplaced):
 		return "the store was replaced"
 	case errors.As(err, &disk) && operators:

@@ -119,7 +119,7 @@ func (w *traveller) begin() {
 	h := &harness{b: t, ctx: w.ctx, dir: w.dir}
 	w.chats = []string{h.group(alice, "bob"), h.group(alice, "bob")}
 	for _, name := range []string{"alice", "alice", "bob"} {
-		w.device(name)
+		w.devices = append(w.devices, newGoDevice(t, token(t, w.dir, name), w.addr, name, w.chats))
 	}
 	for _, name := range []string{"alice", "bob"} {
 		w.tokens[name] = token(t, w.dir, name)

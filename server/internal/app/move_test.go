@@ -32,7 +32,7 @@ func TestMovePage(t *testing.T) {
 	h := &harness{b: t, ctx: ctx, dir: r.dir}
 	r.chats = []string{h.group(alice, "bob"), h.group(alice, "bob")}
 	for _, name := range []string{"alice", "alice", "bob"} {
-		r.device(name)
+		r.devices = append(r.devices, newGoDevice(t, token(t, r.dir, name), addr, name, r.chats))
 	}
 	r.burst()
 	r.compare(ctx, 0)

@@ -29,8 +29,7 @@ type device interface {
 type goDevice struct{ *client.Client }
 
 // newGoDevice runs a device of a user until the test ends.
-func newGoDevice(t *testing.T, dir, addr, name string, chats []string) device {
-	bearer := token(t, dir, name)
+func newGoDevice(t *testing.T, bearer, addr, name string, chats []string) device {
 	c, err := client.Dial(client.Config{BaseURL: "http://" + addr, UserID: name, Storage: &client.Memory{},
 		HTTP:  &http.Client{Transport: newTransport(t, false)},
 		Token: func(context.Context, bool) (string, error) { return bearer, nil }})

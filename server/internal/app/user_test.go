@@ -28,6 +28,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // balanced is a user behind a balancer: each connection goes to the next server that
@@ -118,6 +119,18 @@ func TestRollingRestart(t *testing.T) {
 			}
 		})
 	}
+	_, page := upgradePage(t)
+	typed := 0
+	run := func(block string) {
+		for line := range strings.Lines(block) {
+			if words := strings.Fields(line); len(words) > 0 {
+				in.command(words[1:]...) // the first one is workers
+				typed++
+			}
+		}
+	}
+	blocks := shellBlocks(page)
+	run(blocks[0])
 	for _, m := range []*member{in.servers[0], in.workers[0], in.servers[1], in.workers[1]} {
 		acks.wait(30)
 		if code := m.stop(); code != 0 {
@@ -131,6 +144,8 @@ func TestRollingRestart(t *testing.T) {
 		}
 		in.start(m)
 	}
+	run(blocks[1])
+	testkit.Equal(t, "lines of the page on upgrades", typed, 6)
 	acks.wait(50)
 	stopWriting()
 	writing.Wait()

@@ -20,7 +20,8 @@ var order = []struct {
 	{"Begin", []string{"quickstart", "concepts", "internet"}},
 	{"Build", []string{"api", "reference", "rest", "write-a-client", "sign-in", "people", "errors", "topics",
 		"search-events", "schemas"}},
-	{"Operate", []string{"operate", "administration", "runbooks", "capacity", "events"}},
+	{"Operate", []string{"operate", "administration", "backup", "backup-dynamodb", "upgrade", "runbooks", "capacity",
+		"events"}},
 }
 
 // tests is the document that lists what tests prove, for those who change Parley: no page.

@@ -26,13 +26,28 @@ type Span struct {
 
 // Spans returns what a topic holds at the call, committed records only, by partition.
 func Spans(ctx context.Context, addr, topic string, options ...kafka.Option) ([]Span, error) {
+	return spansFrom(ctx, addr, topic, options, func(admin *kadm.Client) (kadm.ListedOffsets, error) {
+		return admin.ListStartOffsets(ctx, topic)
+	})
+}
+
+// SpansSince is Spans without what lies before the first record of a time or later.
+func SpansSince(ctx context.Context, addr, topic string, since time.Time, options ...kafka.Option) ([]Span, error) {
+	return spansFrom(ctx, addr, topic, options, func(admin *kadm.Client) (kadm.ListedOffsets, error) {
+		return admin.ListOffsetsAfterMilli(ctx, since.UnixMilli(), topic)
+	})
+}
+
+func spansFrom(ctx context.Context, addr, topic string, options []kafka.Option,
+	first func(*kadm.Client) (kadm.ListedOffsets, error),
+) ([]Span, error) {
 	c, err := open(addr, options)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
 	admin := kadm.NewClient(c)
-	starts, err := admin.ListStartOffsets(ctx, topic)
+	starts, err := first(admin)
 	if err == nil {
 		err = starts.Error()
 	}

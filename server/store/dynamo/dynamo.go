@@ -59,12 +59,11 @@ type Options struct {
 
 // Store is the engine.
 type Store struct {
-	opts       Options
-	wire       *wire.Client
-	schemas    map[store.Table]*schema
-	generation string
-	ancestors  []store.Ancestor // of the generation, the newest first
-	counters   counters
+	opts     Options
+	wire     *wire.Client
+	schemas  map[store.Table]*schema
+	line     Line
+	counters counters
 
 	life   sync.RWMutex // shared by every call, exclusive in Close
 	closed bool
@@ -94,7 +93,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		err = s.checkMoving(ctx, store.Strong)
 	}
 	if err == nil {
-		s.generation, err = s.loadGeneration(ctx)
+		s.line, err = s.enterLine(ctx)
 	}
 	if err != nil {
 		client.Close()

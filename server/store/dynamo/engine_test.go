@@ -48,7 +48,9 @@ func TestGeneration(t *testing.T) {
 			t.Fatalf("generations %q", got)
 		}
 	}
-	id, err := first.NewGeneration(t.Context())
+	unmarkAtEnd(t, first)
+	line, err := first.Begin(t.Context(), "another", 0)
+	id := line.Generation
 	if err != nil || id == got[0] {
 		t.Fatal(id, err)
 	}

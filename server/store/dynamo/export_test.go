@@ -13,6 +13,25 @@ import (
 // GenerationKey is where the generation is.
 var GenerationKey = generationKey
 
+// MarkKey is where the mark of a table is.
+func MarkKey(t store.Table) store.Key {
+	for _, d := range markedTables() {
+		if d.Name == t {
+			return markKey(d)
+		}
+	}
+	panic(t)
+}
+
+// Unmark removes all marks, which Scan does not show, and the line.
+func (s *Store) Unmark(ctx context.Context) error {
+	p := store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: generationKey}}}
+	for _, d := range markedTables() {
+		p.Writes = append(p.Writes, store.Write{Op: store.OpDelete, Key: markKey(d)})
+	}
+	return s.Transact(ctx, p)
+}
+
 // FormatKey is where the format is.
 var FormatKey = formatKey
 

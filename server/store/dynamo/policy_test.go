@@ -95,6 +95,14 @@ func TestSec_S_44_ServerUsesWhatItMay(t *testing.T) {
 	if _, err := s.Scan(t.Context(), store.Scan{Table: store.Messages, Segments: 1}); err != nil {
 		t.Fatal(err)
 	}
+	at, err := tables.Open(t.Context(), s.Options().Wire, s.Options().Prefix) // as workers do
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer at.Close()
+	if lines, err := at.Unprotected(t.Context()); err != nil || len(lines) > 0 {
+		t.Errorf("of DynamoDB Local: %q, %v", lines, err)
+	}
 	slices.Sort(r.used)
 	if want := tables.Actions(tables.Worker); !slices.Equal(r.used, want) {
 		t.Errorf("a worker uses %v, may %v", r.used, want)

@@ -2,6 +2,7 @@ package dynamo
 
 import (
 	"context"
+	"slices"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -223,7 +224,8 @@ func pageLimit(n int) *int32 {
 	return aws.Int32(int32(min(n, 1<<20))) // more than any page holds
 }
 
-// Scan implements store.Store. Its reads are consistent; segments are DynamoDB's own.
+// Scan implements store.Store. Its reads are consistent; segments are DynamoDB's own. The mark of the
+// table is not among the rows.
 func (s *Store) Scan(ctx context.Context, q store.Scan) (store.Page, error) {
 	if err := q.Validate(); err != nil {
 		return store.Page{}, err
@@ -258,6 +260,7 @@ func (s *Store) Scan(ctx context.Context, q store.Scan) (store.Page, error) {
 				return nil, nil, err
 			}
 			s.counters.read(out.ConsumedCapacity)
-			return out.Items, out.LastEvaluatedKey, nil
+			rows := slices.DeleteFunc(out.Items, func(m attributes) bool { return isMark(m, sc) })
+			return rows, out.LastEvaluatedKey, nil
 		})
 }

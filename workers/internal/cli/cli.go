@@ -45,7 +45,7 @@ func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return cmdline.Usagef("unknown command %.40q", args[0])
 	}
 	root.AddCommand(p.topicCommands()...)
-	root.AddCommand(p.runCommand(), p.tableCommands(), p.schemaCommands(), p.redisCommands())
+	root.AddCommand(p.runCommand(), p.tableCommands(), p.schemaCommands(), p.redisCommands(), p.restoreCommand())
 	opsctl.AddTo(root, "commands for operators, answered by workers with the job ops:", p.operate)
 	adminctl.AddTo(root, p.operator)
 	return p.Run(ctx, args, stdout, stderr)

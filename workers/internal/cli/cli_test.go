@@ -67,7 +67,10 @@ func TestUsage(t *testing.T) {
 		"redis":                 {[]string{"redis"}, "redis acl"},
 		"SASL without a user": {[]string{"--kafka-brokers", "h:1", "--kafka-sasl", "SCRAM-SHA-256", "kafka", "verify"},
 			"needs a user"},
-		"bad Redis": {[]string{"--redis", "redis://u:hunter4@", "run", "reconcile"}, "redis must be"},
+		"restore without Redis": {[]string{"--kafka-brokers", "h:1", "restore"}, "restore needs redis and kafka-brokers"},
+		"restore without Kafka": {[]string{"--redis", "redis://h", "restore"}, "restore needs redis and kafka-brokers"},
+		"restore of something":  {[]string{"restore", "users"}, `restore takes no arguments, not "users"`},
+		"bad Redis":             {[]string{"--redis", "redis://u:hunter4@", "run", "reconcile"}, "redis must be"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stdout, stderr := run(t, env, tt.args...)
@@ -95,6 +98,7 @@ func TestHelp(t *testing.T) {
 		"tables":        {"tables apply\n", "tables verify\n", "tables terraform\n"},
 		"schemas":       {"schemas register\n", "schemas verify\n"},
 		"tables verify": {"ends with 3"}, "redis": {"redis acl"}, "redis acl": {"rules of the user"},
+		"restore":     {"restore [--execute]", "--accept-torn"},
 		"run relay":   {"run JOB"},
 		"deadletters": {"redrive"}, "deadletters list": {"page-token"}, "replay": {"execute"}, "groups": {"hot-keys"},
 		"operators": {"NAME"},

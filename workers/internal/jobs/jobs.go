@@ -135,6 +135,14 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := p.build(ctx); err != nil {
 		return err
 	}
+	if cfg.has(Reconcile) { // a few processes look at the same tables
+		p.add("recovery", func(ctx context.Context, ready func()) error {
+			ready()
+			cfg.Backend.Tables.CheckRecovery(ctx, cfg.Logger)
+			<-ctx.Done()
+			return nil
+		})
+	}
 	services := append(p.services,
 		lifecycle.Restarted("store", cfg.Logger,
 			func(ctx context.Context) error { return backend.WatchStore(ctx, cfg.Logger) }),

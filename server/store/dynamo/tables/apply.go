@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -63,19 +64,9 @@ func local(err error) bool {
 func (t *Tables) describe(ctx context.Context, d Definition) (st state, err error) {
 	ctx, cancel := wire.WithTimeout(ctx) // an unreachable DynamoDB fails now, not after the wait for a table
 	defer cancel()
-	var out *dynamodb.DescribeTableOutput
-	v, _, err := t.c.Do(ctx, true, func(ctx context.Context) (err error) {
-		out, err = t.c.DB.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &d.Name})
-		return err
-	})
-	var missing *types.ResourceNotFoundException
-	if errors.As(err, &missing) {
-		return st, nil
+	if err := t.describeTable(ctx, d, &st); err != nil || st.table == nil {
+		return st, err
 	}
-	if err != nil {
-		return st, wire.FinalError(ctx, v, false, err)
-	}
-	st.table = out.Table
 	err = t.c.Read(ctx, func(ctx context.Context) error {
 		out, err := t.c.DB.DescribeTimeToLive(ctx, &dynamodb.DescribeTimeToLiveInput{TableName: &d.Name})
 		if err == nil && out.TimeToLiveDescription != nil {
@@ -86,7 +77,28 @@ func (t *Tables) describe(ctx context.Context, d Definition) (st state, err erro
 	if err != nil {
 		return st, err
 	}
-	err = t.c.Read(ctx, func(ctx context.Context) error {
+	return st, t.describeBackups(ctx, d, &st)
+}
+
+func (t *Tables) describeTable(ctx context.Context, d Definition, st *state) error {
+	var out *dynamodb.DescribeTableOutput
+	v, _, err := t.c.Do(ctx, true, func(ctx context.Context) (err error) {
+		out, err = t.c.DB.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &d.Name})
+		return err
+	})
+	var missing *types.ResourceNotFoundException
+	if errors.As(err, &missing) {
+		return nil
+	}
+	if err != nil {
+		return wire.FinalError(ctx, v, false, err)
+	}
+	st.table = out.Table
+	return nil
+}
+
+func (t *Tables) describeBackups(ctx context.Context, d Definition, st *state) error {
+	err := t.c.Read(ctx, func(ctx context.Context) error {
 		out, err := t.c.DB.DescribeContinuousBackups(ctx, &dynamodb.DescribeContinuousBackupsInput{TableName: &d.Name})
 		if err == nil {
 			st.backup = types.PointInTimeRecoveryStatusDisabled
@@ -97,9 +109,44 @@ func (t *Tables) describe(ctx context.Context, d Definition) (st state, err erro
 		return err
 	})
 	if local(err) {
-		err = nil
+		return nil
 	}
-	return st, err
+	return err
+}
+
+// Unprotected says, one line for each of the two features, which tables lack point-in-time recovery
+// or protection from deletion. It says nothing of DynamoDB Local, which has no backups.
+func (t *Tables) Unprotected(ctx context.Context) (lines []string, err error) {
+	var lost, deleted []string
+	for _, d := range t.defs {
+		var st state
+		call, cancel := wire.WithTimeout(ctx)
+		err := t.describeTable(call, d, &st)
+		if err == nil {
+			err = t.describeBackups(call, d, &st)
+		}
+		cancel()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", d.Name, err)
+		}
+		if st.backup == "" {
+			return nil, nil
+		}
+		if !st.recoverable() {
+			lost = append(lost, d.Name)
+		}
+		if !st.protected() {
+			deleted = append(deleted, d.Name)
+		}
+	}
+	for what, names := range map[string][]string{"point-in-time recovery is off": lost,
+		"protection from deletion is off": deleted} {
+		if len(names) > 0 {
+			lines = append(lines, what+": "+strings.Join(names, ", "))
+		}
+	}
+	slices.Sort(lines)
+	return lines, nil
 }
 
 func (st state) ttlOn() bool {

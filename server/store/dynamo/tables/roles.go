@@ -23,6 +23,7 @@ func Actions(r Role) []string {
 	case Worker:
 		return []string{
 			"dynamodb:BatchGetItem", "dynamodb:BatchWriteItem", "dynamodb:ConditionCheckItem", "dynamodb:DeleteItem",
+			"dynamodb:DescribeContinuousBackups", "dynamodb:DescribeTable",
 			"dynamodb:GetItem",
 			"dynamodb:PutItem", "dynamodb:Query", "dynamodb:Scan", "dynamodb:UpdateItem",
 		}

@@ -123,6 +123,19 @@ func TestApplyAndVerify(t *testing.T) {
 	if lines := verify(t, tb); len(lines) > 0 {
 		t.Fatalf("after: %q", lines)
 	}
+	if lines, err := tb.Unprotected(t.Context()); err != nil || len(lines) > 0 {
+		t.Errorf("unprotected: %q, %v", lines, err)
+	}
+	b.mu.Lock()
+	b.on[prefix+"users"], b.on[prefix+"events"] = false, false
+	b.mu.Unlock()
+	want := []string{"point-in-time recovery is off: " + prefix + "users, " + prefix + "events"}
+	if lines, err := tb.Unprotected(t.Context()); err != nil || !slices.Equal(lines, want) {
+		t.Errorf("unprotected: %q, %v", lines, err)
+	}
+	b.mu.Lock()
+	b.on[prefix+"users"], b.on[prefix+"events"] = true, true
+	b.mu.Unlock()
 	again, err := tb.Apply(t.Context())
 	if err != nil || len(again) > 0 {
 		t.Fatalf("again: %q, %v", again, err)
