@@ -273,6 +273,7 @@ func (r *recovery) activity(id string) (n int64, err error) {
 type subscribed struct {
 	r         *recovery
 	publisher *topic.Publisher
+	stop      func() // the consumer
 	sent      int
 	mu        sync.Mutex
 	handled   map[string]int
@@ -303,7 +304,8 @@ func (r *recovery) newGroup(name string) *subscribed {
 			t.Errorf("the consumer of %s ended: %v", name, err)
 		}
 	})
-	t.Cleanup(func() { stop(); consuming.Wait() })
+	g.stop = func() { stop(); consuming.Wait() }
+	t.Cleanup(g.stop)
 	return g
 }
 
@@ -369,7 +371,9 @@ func TestRestoredTables(t *testing.T) {
 		r.burst()
 	}
 	orders.publish(10)
-	r.newGroup(inSlot(first + "-lost")).publish(3)
+	lostTopic := r.newGroup(inSlot(first + "-lost"))
+	lostTopic.publish(3)
+	lostTopic.stop() // it would end without its topic
 	r.compare(ctx, 1)
 	r.minutes(3)
 	progress()
@@ -423,6 +427,9 @@ func TestRestoredTables(t *testing.T) {
 	}
 	orders.publish(10)
 	r.newGroup(inSlot(first + "-new")).publish(3)
+	again := r.newGroup(inSlot(first + "-lost")) // which continues its log
+	again.sent = lostTopic.sent
+	again.publish(3)
 	progress()
 	r.chats = all
 	r.compare(ctx, 2)

@@ -12,6 +12,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/topicstore"
 	"github.com/parley-chat/parley/server/kafka/topicstore/inspect"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
@@ -19,6 +20,9 @@ import (
 func TestTopics(t *testing.T) {
 	b, _ := kafkatest.Fake(t)
 	client := b.Client(t)
+	if slots, err := inspect.Slots(t.Context(), b.Addr); err != nil || slots != nil {
+		t.Fatal(slots, err)
+	}
 	if list, err := inspect.Topics(t.Context(), client); err != nil || len(list) != 0 {
 		t.Fatal(list, err)
 	}
@@ -37,6 +41,11 @@ func TestTopics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	slots := testkit.Value(inspect.Slots(t.Context(), b.Addr))(t)
+	testkit.Equal(t, "slots", len(slots), 16)
+	testkit.Equal(t, "the first slot", slots[0],
+		inspect.Slot{Installation: "one", Logs: map[uint64]string{1: "parley.t.orders"}})
+	testkit.Equal(t, "a slot that no server has had", slots[1], inspect.Slot{Logs: map[uint64]string{}})
 	admin := kadm.NewClient(client)
 	if _, err := admin.CreateTopic(t.Context(), 1, 1, nil, "other"); err != nil {
 		t.Fatal(err)

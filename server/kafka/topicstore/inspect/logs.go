@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/parley-chat/parley/server/kafka"
@@ -28,16 +29,17 @@ func Slots(ctx context.Context, addr string, options ...kafka.Option) ([]Slot, e
 		return nil, err
 	}
 	defer client.Close()
-	all, err := Topics(ctx, client)
+	all, err := kadm.NewClient(client).ListTopics(ctx, state.Name)
+	if err == nil {
+		err = all[state.Name].Err
+	}
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return nil, nil
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("kafka: %s: %w", state.Name, err)
 	}
-	var list []Slot
-	for _, t := range all {
-		if t.Name == state.Name {
-			list = make([]Slot, t.Partitions)
-		}
-	}
+	list := make([]Slot, len(all[state.Name].Partitions))
 	reader := topiclog.New(topiclog.Config{Client: client, Message: record.Message, Producer: record.Producer})
 	for n := range list {
 		found, err := state.Load(ctx, reader, int32(n))
