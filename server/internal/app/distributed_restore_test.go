@@ -358,6 +358,9 @@ func TestRestoredTables(t *testing.T) {
 	events := newConsumer(r)
 	first := strings.TrimSuffix(r.keys, ":")
 	orders := r.newGroup(first)
+	for _, id := range r.chats {
+		r.write(bob, id, uuid.NewString(), "hello")
+	}
 	r.burst()
 	orders.publish(10)
 	kept := r.write(alice, r.chats[0], uuid.NewString(), "before the copy")
