@@ -85,7 +85,8 @@ func TestTablesOlderThanSeen(t *testing.T) {
 		p.Writes = append(p.Writes, store.Write{Op: store.OpPut, Key: k, Item: earlier[i]})
 	}
 	testkit.Must(t, e.Store.Transact(t.Context(), p))
-	if err := <-ended; !errors.Is(err, backend.ErrReplaced) || !strings.Contains(err.Error(), "workers restore --execute") {
+	if err := <-ended; !errors.Is(err, backend.ErrReplaced) ||
+		!strings.Contains(err.Error(), "workers restore --execute") {
 		t.Fatalf("ended with %v", err)
 	}
 	_, err := opened(t, d)

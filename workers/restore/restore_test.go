@@ -248,8 +248,8 @@ func TestEventsAgain(t *testing.T) {
 		f.put(table.HeadKey(chat), table.Head{ChatID: chat, Version: int64(len(topics)), Sequence: n,
 			ChangedAt: at.UnixMilli()}.Item()...)
 	}
-	f.records = [][2]string{{kafka.MessagesPersisted, "a"}, {kafka.MembershipsChanged, "a"}, {kafka.MessagesPersisted, "a"},
-		{kafka.MembershipsChanged, "b"}, {kafka.ChatsCreated, "new"}}
+	f.records = [][2]string{{kafka.MessagesPersisted, "a"}, {kafka.MembershipsChanged, "a"},
+		{kafka.MessagesPersisted, "a"}, {kafka.MembershipsChanged, "b"}, {kafka.ChatsCreated, "new"}}
 	generations := func(chat string) (all string) {
 		for row, err := range store.QueryAll(t.Context(), f.store, store.Query{Table: store.Events, PK: chat}) {
 			testkit.Must(t, err)

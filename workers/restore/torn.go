@@ -84,7 +84,8 @@ func tornOf(ctx context.Context, s store.Store, heads []table.Head) (lines []str
 		case later != nil:
 			lines = append(lines, fmt.Sprintf("%s: event %d is there, and the head is at %d", h.ChatID, h.Version+1, h.Version))
 		case next != nil:
-			lines = append(lines, fmt.Sprintf("%s: message %d is there, and the head is at %d", h.ChatID, h.Sequence+1, h.Sequence))
+			lines = append(lines,
+				fmt.Sprintf("%s: message %d is there, and the head is at %d", h.ChatID, h.Sequence+1, h.Sequence))
 		}
 	}
 	return lines, nil

@@ -58,7 +58,8 @@ func newRecovery(ctx context.Context, t *testing.T) *recovery {
 	c := testkit.Value(wire.Dial(ctx, wire.Config{Endpoint: r.installation.store}))(t)
 	t.Cleanup(c.Close)
 	r.db = c.DB
-	r.store = testkit.Value(dynamo.Open(ctx, dynamo.Options{Wire: wire.Config{Endpoint: r.installation.store}, Prefix: r.rows}))(t)
+	o := dynamo.Options{Wire: wire.Config{Endpoint: r.installation.store}, Prefix: r.rows}
+	r.store = testkit.Value(dynamo.Open(ctx, o))(t)
 	t.Cleanup(func() { testkit.Must(t, r.store.Close()) })
 	return r
 }

@@ -121,20 +121,20 @@ func TestMixedTables(t *testing.T) {
 // A table that a release has added has no mark until the next beat, and a store of a release without
 // beats is opened.
 func TestTableOfALaterRelease(t *testing.T) {
-	s, line := marked(t, 1)
+	s, _ := marked(t, 1)
 	it := testkit.Value(s.Get(t.Context(), dynamo.GenerationKey, store.Strong))(t)
-	before := slices.DeleteFunc(it.Get("marked").Strings(), func(name string) bool { return name == string(store.Services) })
+	before := slices.DeleteFunc(it.Get("marked").Strings(),
+		func(name string) bool { return name == string(store.Services) })
 	testkit.Must(t, s.Transact(t.Context(), store.Plan{Writes: []store.Write{
 		{Op: store.OpUpdate, Key: dynamo.GenerationKey, Update: store.Update{
 			Set: []store.Attr{{Name: "marked", Value: store.List(before)}}}},
 		{Op: store.OpDelete, Key: dynamo.MarkKey(store.Services)},
 	}}))
-	line = testkit.Value(s.Line(t.Context(), store.Strong))(t)
+	line := testkit.Value(s.Line(t.Context(), store.Strong))(t)
 	testkit.Value(again(t, s))(t)
 	testkit.Value(s.Beat(t.Context(), line))(t)
-	if it := testkit.Value(s.Get(t.Context(), dynamo.MarkKey(store.Services), store.Strong))(t); it.Get("beat").Int64() != 2 {
-		t.Errorf("the mark is %v", it)
-	}
+	it = testkit.Value(s.Get(t.Context(), dynamo.MarkKey(store.Services), store.Strong))(t)
+	testkit.Equal(t, "the beat of the mark", it.Get("beat").Int64(), 2)
 }
 
 // A line that begins is further than the tables and than what was seen, and ends the beats of the
