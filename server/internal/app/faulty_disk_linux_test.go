@@ -158,7 +158,9 @@ func (r *onFaultyDisk) load() (stop func()) {
 			for ctx.Err() == nil {
 				req := r.message(r.chats[rand.N(len(r.chats))], fmt.Sprint("from ", w, ": ", rand.Int(), noise(rand.N(1_000))))
 				res, err := persist(r, []*user{r.alice, r.bob}[w%2].messages.SendMessage, req)
-				if err != nil {
+				if r.ctx.Err() != nil { // the test has ended
+					return
+				} else if err != nil {
 					r.t.Error("a send:", err)
 					return
 				}
@@ -175,7 +177,9 @@ func (r *onFaultyDisk) load() (stop func()) {
 				req := &topicv1.PublishRequest{Topic: topic, Producer: &topicv1.Producer{Id: producer, Number: n},
 					Messages: []*topicv1.TopicMessage{{Key: fmt.Sprint(rand.N(9)), Payload: fmt.Append(nil, producer, n)}}}
 				res, err := persist(r, r.topics.topics.Publish, req)
-				if err != nil {
+				if r.ctx.Err() != nil {
+					return
+				} else if err != nil {
 					r.t.Error("a publish:", err)
 					return
 				}
@@ -185,7 +189,22 @@ func (r *onFaultyDisk) load() (stop func()) {
 		})
 	}
 	reading.Go(func() { r.read(ctx) })
-	return func() { cancel(); sending.Wait(); reading.Wait() }
+	stop = func() { cancel(); sending.Wait(); reading.Wait() }
+	r.t.Cleanup(stop)
+	return stop
+}
+
+// acknowledged waits until n more messages are acknowledged. A server that acknowledges none ends
+// the test.
+func (r *onFaultyDisk) acknowledged(n int) {
+	r.t.Helper()
+	count := func() int {
+		r.acks.mu.Lock()
+		defer r.acks.mu.Unlock()
+		return len(r.acks.list)
+	}
+	want := count() + n
+	until(r.ctx, r.t, fmt.Sprint(n, " more messages are acknowledged"), func() bool { return count() >= want })
 }
 
 // message makes a message, so that readers know it.
@@ -333,7 +352,7 @@ func (a *auditor) await(ctx context.Context, r *onFaultyDisk, id string, stored 
 	c, err := kgo.NewClient(append(asReader(a.t, r.dir), kgo.SeedBrokers(r.p.kafka),
 		kgo.ConsumeTopics(kafka.MessagesPersisted), kgo.ConsumerGroup(auditors),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit(),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()))...)
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(time.Second/2))...)
 	testkit.Must(a.t, err)
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)

@@ -85,20 +85,20 @@ func TestFaultyDisk(t *testing.T) {
 // lost kills the server at any moment.
 func (r *onFaultyDisk) lost() {
 	stop := r.load()
-	r.acks.wait(20 + r.rng.IntN(200))
+	r.acknowledged(20 + r.rng.IntN(200))
 	r.kill()
 	r.start()
-	r.acks.wait(20)
+	r.acknowledged(20)
 	stop()
 }
 
 func (r *onFaultyDisk) slow() {
 	f := r.disk.Inject(faultydisk.Fault{Delay: time.Duration(1+r.rng.IntN(10)) * time.Millisecond})
 	stop := r.load()
-	r.acks.wait(10 + r.rng.IntN(40))
+	r.acknowledged(10 + r.rng.IntN(40))
 	r.kill()
 	r.start()
-	r.acks.wait(10)
+	r.acknowledged(10)
 	f.Stop()
 	stop()
 }
@@ -111,7 +111,7 @@ func (r *onFaultyDisk) hangs() {
 		fault.Ops = []string{"sync"}
 	}
 	stop := r.load()
-	r.acks.wait(20 + r.rng.IntN(50))
+	r.acknowledged(20 + r.rng.IntN(50))
 	from := len(r.p.log.String())
 	f := r.disk.Inject(fault)
 	testkit.Eventually(r.t, "the log names the disk", func() bool {
@@ -131,14 +131,14 @@ func (r *onFaultyDisk) hangs() {
 			status, _ := r.page("/readyz")
 			return status == http.StatusOK
 		})
-		r.acks.wait(20)
+		r.acknowledged(20)
 		r.kill()
 		r.start()
 	} else {
 		r.kill()
 		f.Stop()
 		r.start()
-		r.acks.wait(20)
+		r.acknowledged(20)
 	}
 	stop()
 }
@@ -159,7 +159,7 @@ func (r *onFaultyDisk) page(path string) (status int, body string) {
 func (r *onFaultyDisk) full() {
 	percent := []float64{95, 98, 99, 100}[r.rng.IntN(4)]
 	stop := r.load()
-	r.acks.wait(20 + r.rng.IntN(50))
+	r.acknowledged(20 + r.rng.IntN(50))
 	before := r.refused.Load()
 	r.disk.Fill(percent)
 	r.refuses(before, percent)
@@ -176,7 +176,7 @@ func (r *onFaultyDisk) full() {
 		}
 	}
 	r.disk.Fill(50)
-	r.acks.wait(20)
+	r.acknowledged(20)
 	stop()
 	if status, body := r.page("/readyz"); status != http.StatusOK || body != "ready\n" {
 		r.t.Errorf("with room: %d %s", status, body)
@@ -209,7 +209,7 @@ func (r *onFaultyDisk) refuses(before int64, percent float64) {
 // acknowledges nothing more.
 func (r *onFaultyDisk) failed() {
 	stop := r.load()
-	r.acks.wait(20 + r.rng.IntN(50))
+	r.acknowledged(20 + r.rng.IntN(50))
 	f := r.disk.Inject(faultydisk.Fault{Ops: []string{"sync"}, Files: "data/store/*", Err: syscall.EIO})
 	select {
 	case <-r.p.gone:
@@ -222,7 +222,7 @@ func (r *onFaultyDisk) failed() {
 	r.kill()
 	f.Stop()
 	r.start()
-	r.acks.wait(20)
+	r.acknowledged(20)
 	stop()
 }
 
@@ -233,13 +233,13 @@ func (r *onFaultyDisk) unreliable() {
 	r.start() // with tables, and with nothing of them in memory
 	f := r.disk.Inject(faultydisk.Fault{Files: "data/store/*.sst", Flip: rand.New(rand.NewPCG(r.rng.Uint64(), 1))})
 	stop := r.load()
-	for range 20 {
+	for range 5 {
 		r.readAll()
 	}
 	r.kill()
 	f.Stop()
 	r.start()
-	r.acks.wait(20)
+	r.acknowledged(20)
 	stop()
 }
 
@@ -272,7 +272,7 @@ func (r *onFaultyDisk) readAll() (errs []error) {
 // The server works with it, or names what helps: after that command it has all messages.
 func (r *onFaultyDisk) flipped() {
 	stop := r.load()
-	r.acks.wait(20)
+	r.acknowledged(20)
 	stop()
 	r.verify()
 	for r.kill(); !r.published(); r.kill() {
@@ -381,7 +381,7 @@ func (r *onFaultyDisk) repair(what string) {
 // a bit that is flipped in it is found.
 func (r *onFaultyDisk) backedUp() {
 	stop := r.load()
-	r.acks.wait(20)
+	r.acknowledged(20)
 	to := filepath.Join(r.mounted, "backups")
 	before := map[string]int{}
 	for _, id := range r.chats {
@@ -395,7 +395,7 @@ func (r *onFaultyDisk) backedUp() {
 		r.t.Errorf("the backup after a power loss: %d %s", code, out)
 	}
 	r.start()
-	r.acks.wait(10)
+	r.acknowledged(10)
 	stop()
 	kinds := map[string][]string{}
 	testkit.Must(r.t, filepath.WalkDir(to, func(path string, e os.DirEntry, err error) error {
