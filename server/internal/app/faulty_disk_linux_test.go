@@ -104,6 +104,11 @@ func (r *onFaultyDisk) startOver() {
 	r.stop()
 	follow, end := context.WithCancel(r.ctx)
 	r.follow = newFollower(r.bob, r.chats)
+	for id, c := range r.follow.chats { // one that has nothing of a long chat is told to read it
+		if c.messages = history(r.ctx, r.t, r.bob, id); len(c.messages) > 0 {
+			c.version = c.messages[len(c.messages)-1].GetVersion()
+		}
+	}
 	var following sync.WaitGroup
 	following.Go(func() { r.follow.run(follow) })
 	r.stop = func() { end(); following.Wait() }
