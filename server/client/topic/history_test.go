@@ -51,7 +51,8 @@ func (f *fake) restart(last int64, messages ...*topic.Message) {
 // is handled, after the handler has ended and OnRestore was called, also if the server refused another
 // call than the consumer's.
 func TestRestore(t *testing.T) {
-	for _, name := range []string{"the stream is refused", "a publish is refused", "a publish is refused while the stream is opened"} {
+	for _, name := range []string{"the stream is refused", "a publish is refused",
+		"a publish is refused while the stream is opened"} {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, func(t *testing.T, old bool) {
 				f := newFake(t, old)
@@ -194,7 +195,9 @@ func TestStreamOfAnEarlierGeneration(t *testing.T) {
 		_, err = client.Subscriptions().Heartbeat(t.Context(), &topicv1.HeartbeatRequest{Topic: "t", Group: "g"})
 		testkit.Must(t, err)
 		f.store(text("a"))
-		testkit.Eventually(t, "it is attached again", func() bool { return get(f, func() bool { return len(f.attached) == 2 }) })
+		testkit.Eventually(t, "it is attached again", func() bool {
+			return get(f, func() bool { return len(f.attached) == 2 })
+		})
 		testkit.Eventually(t, "it is acknowledged", func() bool { return f.ackedCount() == 1 })
 		stop()
 		testkit.Must(t, <-done)
@@ -209,7 +212,8 @@ func TestAnswerOfLessThanWasShown(t *testing.T) {
 	f.generation, f.commit = "g", 10
 	client := f.dial(t, false)
 	publish := func() error {
-		_, err := client.Topics().Publish(t.Context(), &topicv1.PublishRequest{Topic: "t", Messages: []*topic.Message{text("a")}})
+		_, err := client.Topics().Publish(t.Context(),
+			&topicv1.PublishRequest{Topic: "t", Messages: []*topic.Message{text("a")}})
 		return err
 	}
 	testkit.Must(t, publish())

@@ -114,7 +114,8 @@ func packedClient() string { return os.Getenv("PARLEY_TEST_TSCLIENT") }
 func newNodeDevice(t *testing.T, dir, addr, name string, chats []string) device {
 	script, err := filepath.Abs(filepath.Join("testdata", "device.mjs"))
 	testkit.Must(t, err)
-	cmd := exec.Command("node", append([]string{script, packedClient(), "http://" + addr, token(t, dir, name), name}, chats...)...)
+	args := []string{script, packedClient(), "http://" + addr, token(t, dir, name), name}
+	cmd := exec.Command("node", append(args, chats...)...)
 	d := &nodeDevice{t: t}
 	cmd.Stderr = &d.said
 	d.in, err = cmd.StdinPipe()

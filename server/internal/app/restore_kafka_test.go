@@ -75,7 +75,7 @@ func (in *integrator) run(ctx context.Context) {
 	}
 }
 
-// read reads on from where the database is, or the group on the server, until the log was put back.
+// read reads on from where the database is until the log was put back.
 func (in *integrator) read(ctx context.Context) error {
 	c, err := in.open(ctx)
 	if err != nil {
@@ -119,21 +119,11 @@ func (in *integrator) read(ctx context.Context) error {
 // open makes the client that reads on.
 func (in *integrator) open(ctx context.Context) (*kgo.Client, error) {
 	options := append(slices.Clone(in.options), kgo.SeedBrokers(in.addr), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.MetadataMinAge(50*time.Millisecond))
+		kgo.ConsumeResetOffset(kgo.NoResetOffset().AtStart()), kgo.MetadataMinAge(50*time.Millisecond))
 	if in.group != "" {
 		return kgo.NewClient(append(options, kgo.ConsumerGroup(in.group), kgo.ConsumeTopics(eventTopics...),
 			kgo.DisableAutoCommit(), kgo.HeartbeatInterval(100*time.Millisecond),
-			kgo.AdjustFetchOffsetsFn(func(_ context.Context, from map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
-				last := in.lastRead()
-				for topic, parts := range from {
-					for id := range parts {
-						if _, read := last[kafka.Partition{Topic: topic, ID: id}]; !read {
-							parts[id] = kgo.NewOffset().AtStart()
-						}
-					}
-				}
-				return from, nil
-			}))...)
+			kgo.AdjustFetchOffsetsFn(in.assigned))...)
 	}
 	spans, err := in.spans(ctx)
 	if err != nil {
@@ -152,6 +142,23 @@ func (in *integrator) open(ctx context.Context) (*kgo.Client, error) {
 		}
 	}
 	return kgo.NewClient(append(options, kgo.ConsumePartitions(from))...)
+}
+
+// assigned reads on from where the database is. The group may be behind it, because it commits later, and
+// ahead of it, if the log was put back and the reader died before it had committed anything again.
+func (in *integrator) assigned(
+	_ context.Context, from map[string]map[int32]kgo.Offset,
+) (map[string]map[int32]kgo.Offset, error) {
+	last := in.lastRead()
+	for topic, parts := range from {
+		for id := range parts {
+			parts[id] = kgo.NewOffset().AtStart()
+			if at, read := last[kafka.Partition{Topic: topic, ID: id}]; read {
+				parts[id] = kgo.NewOffset().At(at.offset + 1)
+			}
+		}
+	}
+	return from, nil
 }
 
 func (in *integrator) lastRead() map[kafka.Partition]lastRead {
@@ -197,9 +204,9 @@ func (in *integrator) compare(ctx context.Context, last map[kafka.Partition]last
 		}
 		at[p.Topic][p.ID] = kgo.NewOffset().At(read.offset)
 	}
-	c, err := kgo.NewClient(append(slices.Clone(in.options), kgo.SeedBrokers(in.addr), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.ConsumePartitions(at), kgo.KeepControlRecords(),
-		kgo.FetchMaxPartitionBytes(1))...)
+	c, err := kgo.NewClient(append(slices.Clone(in.options), kgo.SeedBrokers(in.addr),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NoResetOffset().AtStart()),
+		kgo.ConsumePartitions(at), kgo.KeepControlRecords(), kgo.FetchMaxPartitionBytes(1))...)
 	if err != nil {
 		return err
 	}
@@ -242,9 +249,6 @@ func header(r *kgo.Record, name string) string {
 func (in *integrator) take(ctx context.Context, r *kgo.Record) error {
 	p, published := kafka.Partition{Topic: r.Topic, ID: r.Partition}, header(r, "published_in")
 	last, read := in.lastRead()[p]
-	if read && r.Offset <= last.offset {
-		return nil // the group on the server is behind the database
-	}
 	if read && published != last.published {
 		if err := in.compare(ctx, map[kafka.Partition]lastRead{p: last}); err != nil {
 			return err

@@ -36,7 +36,8 @@ type books struct {
 // newBooks makes a topic with one group, and runs a publisher and a consumer until the test ends.
 func newBooks(ctx context.Context, t *testing.T, dir, addr, name string) *books {
 	bearer := token(t, dir, "alice")
-	b := &books{t: t, topic: name, admin: newTopicClients(t, dir, addr), published: map[place]string{}, handled: map[place]string{}}
+	b := &books{t: t, topic: name, admin: newTopicClients(t, dir, addr), published: map[place]string{},
+		handled: map[place]string{}}
 	_, err := b.admin.topics.ConfigureTopic(ctx, &topicv1.ConfigureTopicRequest{Topic: name, Config: &topicv1.TopicConfig{
 		Semantics: topicv1.Semantics_SEMANTICS_PUB_SUB, Partitions: 2,
 		CompletionMode: topicv1.CompletionMode_COMPLETION_MODE_REFERENCE_COUNTING}})
@@ -194,11 +195,13 @@ func (b *books) differs(ctx context.Context) string {
 func (b *books) stored(ctx context.Context) map[place]string {
 	b.audits++
 	group, found := fmt.Sprint("audit-", b.audits), map[place]string{}
-	_, err := call(ctx, b.admin.subscriptions.CreateSubscription, &topicv1.CreateSubscriptionRequest{Topic: b.topic, Group: group,
-		Config: &topicv1.SubscriptionConfig{Start: &topicv1.Position{At: &topicv1.Position_Earliest{Earliest: true}}}})
+	start := &topicv1.Position{At: &topicv1.Position_Earliest{Earliest: true}}
+	_, err := call(ctx, b.admin.subscriptions.CreateSubscription, &topicv1.CreateSubscriptionRequest{Topic: b.topic,
+		Group: group, Config: &topicv1.SubscriptionConfig{Start: start}})
 	testkit.Must(b.t, err)
 	for session := ""; ; {
-		res, err := call(ctx, b.admin.consumers.Pull, &topicv1.PullRequest{Topic: b.topic, Group: group, Session: session, MaxMessages: 1000})
+		res, err := call(ctx, b.admin.consumers.Pull, &topicv1.PullRequest{Topic: b.topic, Group: group, Session: session,
+			MaxMessages: 1000})
 		testkit.Must(b.t, err)
 		session = res.GetSession()
 		set := &topicv1.AckSet{}
@@ -217,7 +220,8 @@ func (b *books) stored(ctx context.Context) map[place]string {
 			testkit.Must(b.t, err)
 			continue
 		}
-		sub, err := call(ctx, b.admin.subscriptions.GetSubscription, &topicv1.GetSubscriptionRequest{Topic: b.topic, Group: group})
+		sub, err := call(ctx, b.admin.subscriptions.GetSubscription,
+			&topicv1.GetSubscriptionRequest{Topic: b.topic, Group: group})
 		testkit.Must(b.t, err)
 		read := true
 		for _, p := range sub.GetSubscription().GetPartitions() {
@@ -227,7 +231,8 @@ func (b *books) stored(ctx context.Context) map[place]string {
 			break
 		}
 	}
-	_, err = call(ctx, b.admin.subscriptions.CancelSubscription, &topicv1.CancelSubscriptionRequest{Topic: b.topic, Group: group})
+	_, err = call(ctx, b.admin.subscriptions.CancelSubscription,
+		&topicv1.CancelSubscriptionRequest{Topic: b.topic, Group: group})
 	testkit.Must(b.t, err)
 	return found
 }

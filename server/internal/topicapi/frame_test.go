@@ -65,10 +65,12 @@ func TestDeliveriesAreWhatTheContractSays(t *testing.T) {
 		}
 		var one topicv1.ConsumeResponse
 		var both topicv1.ConsumeBidiResponse
-		if err := proto.Unmarshal(wire, &one); err != nil || !proto.Equal(one.GetDelivery(), want) || one.GetCommit() != f.commit {
+		if err := proto.Unmarshal(wire, &one); err != nil || !proto.Equal(one.GetDelivery(), want) ||
+			one.GetCommit() != f.commit {
 			t.Fatalf("%v, %v; want %v", &one, err, want)
 		}
-		if err := proto.Unmarshal(wire, &both); err != nil || !proto.Equal(both.GetDelivery(), want) || both.GetCommit() != f.commit {
+		if err := proto.Unmarshal(wire, &both); err != nil || !proto.Equal(both.GetDelivery(), want) ||
+			both.GetCommit() != f.commit {
 			t.Fatalf("%v, %v; want %v", &both, err, want)
 		}
 		text, err := f.AppendJSON(nil)
@@ -76,7 +78,8 @@ func TestDeliveriesAreWhatTheContractSays(t *testing.T) {
 			t.Fatal(err)
 		}
 		var read topicv1.ConsumeResponse
-		if err := protojson.Unmarshal(text, &read); err != nil || !proto.Equal(read.GetDelivery(), want) || read.GetCommit() != f.commit {
+		if err := protojson.Unmarshal(text, &read); err != nil || !proto.Equal(read.GetDelivery(), want) ||
+			read.GetCommit() != f.commit {
 			t.Fatalf("%s: %v", text, err)
 		}
 	}
@@ -131,7 +134,8 @@ func TestBrokenPieces(t *testing.T) {
 	if _, err := frames(topic.Delivery{Count: 2, Pieces: [][]byte{piece}}); err == nil {
 		t.Error("a broken batch is split")
 	}
-	if _, err := (&deliveryFrame{Delivery: topic.Delivery{Count: 1, Pieces: [][]byte{{0x1a, 9, 1}}}}).AppendJSON(nil); err == nil {
+	broken := topic.Delivery{Count: 1, Pieces: [][]byte{{0x1a, 9, 1}}}
+	if _, err := (&deliveryFrame{Delivery: broken}).AppendJSON(nil); err == nil {
 		t.Error("a broken batch is JSON")
 	}
 }
