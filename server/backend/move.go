@@ -86,7 +86,8 @@ func openEmbeddedExport(ctx context.Context, cfg Config) (src move.Source, closi
 	if err := backup.CheckUnfinished(cfg.Embedded.DataDir); err != nil {
 		return src, nil, err
 	}
-	st, err := embedded.Open(embedded.Options{Dir: cfg.Embedded.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal, ReadOnly: true})
+	st, err := embedded.Open(embedded.Options{Dir: cfg.Embedded.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal,
+		ReadOnly: true})
 	if err != nil {
 		return src, nil, err
 	}
@@ -115,7 +116,7 @@ func embeddedSource(ctx context.Context, st *embedded.Store) (src move.Source, e
 
 // contentOf is what an export reads of an embedded store.
 func contentOf(st *embedded.Store) move.Source {
-	return move.Source{Store: st, Records: func(ctx context.Context, after []byte, each func(key, value []byte) bool) error {
+	read := func(ctx context.Context, after []byte, each func(key, value []byte) bool) error {
 		var from []byte
 		if len(after) > 0 {
 			from = append(bytes.Clone(after), 0)
@@ -130,7 +131,8 @@ func contentOf(st *embedded.Store) move.Source {
 			err = failed
 		}
 		return err
-	}}
+	}
+	return move.Source{Store: st, Records: read}
 }
 
 // OpenImport opens a place where nothing is yet, or a part of an import, for an import; closing must be
@@ -154,7 +156,8 @@ func openEmbeddedImport(cfg Config, keyFile string) (to move.Target, closing fun
 	if err := backup.CheckEmpty(dir, backup.Importing); err != nil {
 		return nil, nil, err
 	}
-	st, err := embedded.Open(embedded.Options{Dir: work, Logger: cfg.Logger, Fatal: cfg.Fatal, Reserve: cfg.Embedded.DiskReserve})
+	st, err := embedded.Open(embedded.Options{Dir: work, Logger: cfg.Logger, Fatal: cfg.Fatal,
+		Reserve: cfg.Embedded.DiskReserve})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -37,7 +37,9 @@ func openMoving(ctx context.Context, cfg Config) (*dynamo.Store, error) {
 	return st, d.Tables.Explain(err)
 }
 
-func openDistributedExport(ctx context.Context, cfg Config, m Moving) (src move.Source, closing func() error, err error) {
+func openDistributedExport(ctx context.Context, cfg Config, m Moving) (
+	src move.Source, closing func() error, err error,
+) {
 	st, err := openMoving(ctx, cfg)
 	if err != nil {
 		return src, nil, err
@@ -206,8 +208,9 @@ func (t *distributedTarget) log(ctx context.Context, slot int) (topicstore.Confi
 		return topicstore.Config{}, errors.New("kafka-brokers is needed for the messages of durable topics")
 	}
 	installation, err := catalog.Installation(ctx, t.st)
-	return topicstore.Config{Addr: k.Addr(), Options: k.Options(), Slot: slot, Slots: t.moving.TopicSlots, Installation: installation,
-		Replication: int16(t.moving.Replication), Clock: time.Now, Logger: loggerOf(t.cfg)}, err
+	return topicstore.Config{Addr: k.Addr(), Options: k.Options(), Slot: slot, Slots: t.moving.TopicSlots,
+		Installation: installation,
+		Replication:  int16(t.moving.Replication), Clock: time.Now, Logger: loggerOf(t.cfg)}, err
 }
 
 // Records implements move.Target.

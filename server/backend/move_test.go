@@ -76,7 +76,8 @@ func (m *moving) fillTables(s store.Store) {
 			attrs := []store.Attr{
 				{Name: "text", Value: store.String(strings.Repeat("ü", i))}, {Name: "number", Value: store.Int(int64(i) - 5)},
 				{Name: "bytes", Value: store.Bytes([]byte{0, 255, byte(i)})}, {Name: "yes", Value: store.Bool(i%2 == 0)},
-				{Name: "list", Value: store.List([]string{"", "a", fmt.Sprint(i)})}, {Name: "large", Value: store.Bytes(make([]byte, 9000))},
+				{Name: "list", Value: store.List([]string{"", "a", fmt.Sprint(i)})},
+				{Name: "large", Value: store.Bytes(make([]byte, 9000))},
 			}
 			if d.TTL && i%2 == 0 {
 				attrs = append(attrs, store.Attr{Name: store.ExpiresAtField, Value: store.Int(time.Now().Add(time.Hour).Unix())})
@@ -94,7 +95,8 @@ func (m *moving) fillTopics(e *backend.Backend) {
 	for p := range int32(2) {
 		at := commitlog.Partition{Topic: 7, Number: p}
 		for i := range 20 {
-			_, err := log.Append(ctx, []commitlog.Append{{Partition: at, Producer: commitlog.Producer{ID: "p", Number: int64(i + 1)},
+			by := commitlog.Producer{ID: "p", Number: int64(i + 1)}
+			_, err := log.Append(ctx, []commitlog.Append{{Partition: at, Producer: by,
 				Messages: []*commitlog.Message{{Key: "k", Payload: make([]byte, 30_000)}, {Type: "t", Payload: []byte{byte(i)}}}}})
 			testkit.Must(m.t, err)
 		}
@@ -102,7 +104,8 @@ func (m *moving) fillTopics(e *backend.Backend) {
 	}
 	all, none := positions.Of(positions.Run{From: 3, To: positions.Open}), positions.Set{}
 	acked := positions.Of(positions.Run{From: 5, To: 9})
-	c := cursor.Cursor{Generation: 1, Start: 3, Floor: 4, Processed: 17, Required: &all, Optional: &none, Acked: &acked, History: &none}
+	c := cursor.Cursor{Generation: 1, Start: 3, Floor: 4, Processed: 17, Required: &all, Optional: &none, Acked: &acked,
+		History: &none}
 	m.ofOthers, m.ofChats = table.CursorKey(7, 0, "g", 1), table.CursorKey(8, 0, "g", 1)
 	row := table.Cursor{Epoch: 5, State: c.Append(nil), At: 1}.Item()
 	put := func(k store.Key, it store.Item) store.Write { return store.Write{Op: store.OpPut, Key: k, Item: it} }
@@ -208,7 +211,8 @@ func (m *moving) compare(dir string) {
 		m.t.Errorf("the group of a topic of chats is at %+v", place)
 	}
 	testkit.Equal(m.t, "topics made, epoch", src.Header.Topics, move.TopicCounters{Number: 9, Epoch: 5})
-	testkit.Equal(m.t, "the keys", string(testkit.Value(os.ReadFile(filepath.Join(dir, move.KeyFile)))(m.t)), string(m.key))
+	key := testkit.Value(os.ReadFile(filepath.Join(dir, move.KeyFile)))(m.t)
+	testkit.Equal(m.t, "the keys", string(key), string(m.key))
 }
 
 // An installation that was moved has every row and every record of topics that move, the keys and the
@@ -233,7 +237,9 @@ func TestMove(t *testing.T) {
 	if h.Generation() == m.generation || !h.Holds(m.generation, m.shown) || h.Holds(m.generation, m.shown+1_000_000) {
 		t.Errorf("history: %v, %v", h.Holds(m.generation, m.shown), h.Holds(m.generation, m.shown+1_000_000))
 	}
-	for _, row := range []store.Key{{Table: store.Leases, PK: "filled-00"}, {Table: store.ConsumerAttempts, PK: "filled-0", SK: "row-00"}} {
+	for _, row := range []store.Key{
+		{Table: store.Leases, PK: "filled-00"}, {Table: store.ConsumerAttempts, PK: "filled-0", SK: "row-00"},
+	} {
 		if it := testkit.Value(n.eng.Store.Get(t.Context(), row, store.Strong))(t); it != nil {
 			t.Errorf("%s has moved", row)
 		}
@@ -404,8 +410,8 @@ func TestMoveMistakes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "moved")
 	to, closing, err := backend.OpenImport(t.Context(), config(dir), backend.Moving{})
 	testkit.Must(t, err)
-	if _, err := move.Import(t.Context(), bytes.NewReader(export), &lossy{Target: to}, nil); !errors.Is(err, move.ErrDiffers) ||
-		!strings.Contains(err.Error(), "messages") {
+	_, err = move.Import(t.Context(), bytes.NewReader(export), &lossy{Target: to}, nil)
+	if !errors.Is(err, move.ErrDiffers) || !strings.Contains(err.Error(), "messages") {
 		t.Errorf("a row is missing: %v", err)
 	}
 	testkit.Must(t, closing())
@@ -420,9 +426,11 @@ func TestMoveMistakes(t *testing.T) {
 	}
 	keyed := filepath.Join(t.TempDir(), "key")
 	testkit.Must(t, os.WriteFile(keyed, []byte("other"), 0o600))
-	to, closing, err = backend.OpenImport(t.Context(), config(filepath.Join(t.TempDir(), "keyed")), backend.Moving{KeyFile: keyed})
+	to, closing, err = backend.OpenImport(t.Context(), config(filepath.Join(t.TempDir(), "keyed")),
+		backend.Moving{KeyFile: keyed})
 	testkit.Must(t, err)
-	if _, err := move.Import(t.Context(), bytes.NewReader(export), to, nil); err == nil || !strings.Contains(err.Error(), "other keys") {
+	_, err = move.Import(t.Context(), bytes.NewReader(export), to, nil)
+	if err == nil || !strings.Contains(err.Error(), "other keys") {
 		t.Errorf("other keys: %v", err)
 	}
 	testkit.Must(t, closing())

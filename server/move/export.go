@@ -195,7 +195,7 @@ func (e *exporter) recount(r *reader) (whole int64, err error) {
 		case f.kind == kindRows, f.kind == kindRecords:
 			p, err := decodePart(f)
 			if err != nil {
-				return 0, nil //nolint:nilerr // it is written again
+				return 0, err
 			}
 			e.add(p)
 		default: // the end: the name is missing

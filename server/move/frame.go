@@ -95,7 +95,8 @@ func newReader(from io.Reader) (*reader, error) {
 	case got == firstLine:
 		return r, nil
 	case strings.HasPrefix(got, product):
-		return nil, fmt.Errorf("the export has format %.10q, this version reads %d", strings.TrimSpace(got[len(product):]), version)
+		return nil, fmt.Errorf("the export has format %.10q, this version reads %d", strings.TrimSpace(got[len(product):]),
+			version)
 	}
 	return nil, errors.New("this is no export of Parley")
 }

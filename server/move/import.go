@@ -43,7 +43,8 @@ func Import(ctx context.Context, from io.Reader, to Target, step Step) (Report, 
 	if err != nil {
 		return Report{}, err
 	}
-	if f.kind != kindHeader || json.Unmarshal(f.content, &i.header) != nil || i.header.ID == "" || len(i.header.History) == 0 {
+	if f.kind != kindHeader || json.Unmarshal(f.content, &i.header) != nil || i.header.ID == "" ||
+		len(i.header.History) == 0 {
 		return Report{}, r.damaged("it is no header")
 	}
 	if i.progress, err = to.Begin(ctx, i.header); err != nil {

@@ -34,8 +34,9 @@ func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	root := &cobra.Command{Use: "server", Short: "run the server", Long: "Parley: a chat server.",
 		Args: cobra.ArbitraryArgs, RunE: p.run}
 	p.Program = cmdline.New(config.Server, root, "parley")
-	root.AddCommand(p.tokenCommand(), p.keysCommand(), p.backupCommand(), p.restoreCommand(), p.exportCommand(), p.importCommand(),
-		p.checkCommand(), p.kafkaCommand(), p.loadCommand(), p.gatesCommand(), terminal.Chat(p.person), terminal.Tail(p.person))
+	root.AddCommand(p.tokenCommand(), p.keysCommand(), p.backupCommand(), p.restoreCommand(), p.exportCommand(),
+		p.importCommand(), p.checkCommand(), p.kafkaCommand(), p.loadCommand(), p.gatesCommand(), terminal.Chat(p.person),
+		terminal.Tail(p.person))
 	opsctl.AddTo(root, "commands for operators, while the server runs:", p.operate)
 	topics := topicctl.Command(p.operator)
 	topics.GroupID = opsctl.GroupID

@@ -3,7 +3,6 @@
 package app_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -175,7 +174,8 @@ func (w *traveller) work(fresh bool) {
 		w.mu.Lock()
 		n := len(w.handled)
 		w.mu.Unlock()
-		res, err := w.topics.Subscriptions().GetSubscription(w.ctx, &topicv1.GetSubscriptionRequest{Topic: "orders", Group: "g"})
+		req := &topicv1.GetSubscriptionRequest{Topic: "orders", Group: "g"}
+		res, err := w.topics.Subscriptions().GetSubscription(w.ctx, req)
 		if err != nil || n != int(3*w.sent) {
 			return false
 		}
@@ -230,7 +230,8 @@ func (w *traveller) post(user, path, body string) string {
 	w.t.Helper()
 	var v any
 	testkit.Succeeds(w.t, path, func() error {
-		req, err := http.NewRequestWithContext(w.ctx, http.MethodPost, "http://"+w.addr+"/"+path, bytes.NewReader([]byte(body)))
+		url := "http://" + w.addr + "/" + path
+		req, err := http.NewRequestWithContext(w.ctx, http.MethodPost, url, strings.NewReader(body))
 		if err != nil {
 			return err
 		}

@@ -23,7 +23,8 @@ const otherHistory = "a client was shown what the store does not have"
 func TestMovePage(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
-	r := &restorer{t: t, rng: rand.New(rand.NewPCG(testkit.Seed(t, rand.Uint64()), 3)), dir: filepath.Join(home, ".parley")}
+	r := &restorer{t: t, rng: rand.New(rand.NewPCG(testkit.Seed(t, rand.Uint64()), 3)),
+		dir: filepath.Join(home, ".parley")}
 	r.p = launch(t, r.dir, "127.0.0.1:0")
 	ctx, progress := untilStuck(t, 2*time.Minute)
 	addr := r.p.addr
@@ -130,7 +131,8 @@ func TestMoveMistakes(t *testing.T) {
 	refuse(1, "is no export", "--data-dir", empty, "import", filepath.Join(dir, "auth.key"))
 	refuse(1, move.ErrCutOff.Error(), "--data-dir", empty, "import", half)
 	refuse(1, "an import into", "--data-dir", empty, "--listen", "127.0.0.1:0")
-	if code, out, errs := run(t.Context(), nil, "--data-dir", empty, "import", file); code != 0 || !strings.Contains(errs, "continued") {
+	code, out, errs := run(t.Context(), nil, "--data-dir", empty, "import", file)
+	if code != 0 || !strings.Contains(errs, "continued") {
 		t.Error(out, errs)
 	}
 }

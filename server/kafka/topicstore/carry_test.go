@@ -16,8 +16,8 @@ import (
 )
 
 // Logs of another engine stand in Kafka at the positions that they had there, with what does not exist between
-// them, whatever part was written before; they are carried out of it as they came, from any place on; and the slot's owner
-// continues them.
+// them, whatever part was written before; they are carried out of it as they came, from any place on; and the
+// slot's owner continues them.
 func TestCarry(t *testing.T) {
 	each(t, func(t *testing.T, b *kafkatest.Broker) {
 		const slot = 5
@@ -77,8 +77,8 @@ func TestCarry(t *testing.T) {
 		if _, err := l.Read(t.Context(), p, 11, 1<<20); !errors.Is(err, commitlog.ErrTrimmed) {
 			t.Errorf("what was trimmed before: %v", err)
 		}
-		again := commitlog.Append{Partition: p, Producer: commitlog.Producer{ID: "p", Number: 4}, Messages: make([]*commitlog.Message, 2)}
-		again.Messages[0], again.Messages[1] = &commitlog.Message{}, &commitlog.Message{}
+		again := commitlog.Append{Partition: p, Producer: commitlog.Producer{ID: "p", Number: 4},
+			Messages: []*commitlog.Message{{}, {}}}
 		if a := testkit.Value(l.Append(t.Context(), []commitlog.Append{again}))(t); !a[0].Replayed || a[0].Base != 22 {
 			t.Errorf("a number that was carried: %+v", a[0])
 		}

@@ -21,8 +21,10 @@ func TestMoving(t *testing.T) {
 	source := []store.Ancestor{{Generation: "source", Last: 7}, {Generation: "gone", Last: -1}}
 	for _, key := range []store.Key{table.ImportKey(), table.ExportKey()} {
 		testkit.Must(t, s.CheckFormat(t.Context(), store.Strong))
-		testkit.Must(t, s.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: key, Item: table.Import{Export: "e"}.Item()}}))
-		if err := s.CheckFormat(t.Context(), store.Strong); !errors.Is(err, dynamo.ErrMoving) || strings.Contains(err.Error(), "\n") {
+		row := table.Import{Export: "e"}.Item()
+		testkit.Must(t, s.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: key, Item: row}}))
+		err := s.CheckFormat(t.Context(), store.Strong)
+		if !errors.Is(err, dynamo.ErrMoving) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", key, err)
 		}
 		if _, err := dynamo.Open(t.Context(), o); !errors.Is(err, dynamo.ErrMoving) {

@@ -89,7 +89,7 @@ func CarriedBatch(p Partition, b *Batch) store.Record {
 
 // CarriedPublished is the record of a producer's number.
 func CarriedPublished(p Partition, of Published) store.Record {
-	return store.Record{Key: append(appendProducerPrefix(nil, p, of.Producer), of.Slot), Value: of.Append(nil)}
+	return store.Record{Key: append(producerPrefix(p, of.Producer), of.Slot), Value: of.Append(nil)}
 }
 
 // Facts calls each with what a record says, in a form that does not depend on which messages are in one
@@ -109,7 +109,7 @@ func Facts(key, value []byte, each func(fact []byte)) error {
 		}
 	case c.Published != nil:
 		// Which slot remembers a number is the engine's.
-		each(c.Published.Append(appendProducerPrefix(nil, c.Partition, c.Published.Producer)))
+		each(c.Published.Append(producerPrefix(c.Partition, c.Published.Producer)))
 	case c.Start > 0:
 		each(binary.BigEndian.AppendUint64(headKey(c.Partition), uint64(c.Start)))
 	}

@@ -50,8 +50,9 @@ func TestCarried(t *testing.T) {
 	if !maps.Equal(whole, single) || len(whole) != len(want) {
 		t.Errorf("%d facts, one message a batch: %d", len(whole), len(single))
 	}
-	list = append(list, commitlog.CarriedStart(home, begin), commitlog.CarriedPublished(home, commitlog.Published{Producer: "p",
-		Slot: 3, Published: producers.Published{Number: 9, Base: next - 2, Time: 5, Count: 2}}))
+	number := commitlog.Published{Producer: "p", Slot: 3,
+		Published: producers.Published{Number: 9, Base: next - 2, Time: 5, Count: 2}}
+	list = append(list, commitlog.CarriedStart(home, begin), commitlog.CarriedPublished(home, number))
 	wait := testkit.Value(records.Of(s).Commit(t.Context(), list))(t)
 	testkit.Must(t, wait())
 	log := commitlog.NewLocal(records.Of(s), func() time.Time { return at })

@@ -32,9 +32,8 @@ func batchKey(p Partition, last int64) []byte {
 
 func headKey(p Partition) []byte { return appendPrefix(make([]byte, 0, keyPrefix), p, kindHead) }
 
-func appendProducerPrefix(b []byte, p Partition, id string) []byte {
-	b = append(appendPrefix(b, p, kindProducer), byte(len(id)))
-	return append(b, id...)
+func producerPrefix(p Partition, id string) []byte {
+	return append(append(appendPrefix(nil, p, kindProducer), byte(len(id))), id...)
 }
 
 func topicKey(topic uint64) []byte { return binary.BigEndian.AppendUint64(nil, topic) }

@@ -23,7 +23,7 @@ func (l *Local) window(ctx context.Context, name producerName) (*producers.Windo
 		return w, nil
 	}
 	w := &producers.Window{}
-	prefix := appendProducerPrefix(nil, name.partition, name.id)
+	prefix := producerPrefix(name.partition, name.id)
 	until := append(slices.Clone(prefix), producers.Remembered)
 	var bad error
 	err := l.records.Seek(ctx, prefix, until, false, func(key []byte, value func() ([]byte, error)) bool {
@@ -151,6 +151,6 @@ func remember(w *producers.Window, at Partition, b *Batch) (store.Record, error)
 	if err != nil {
 		return store.Record{}, fmt.Errorf("%w: %d is %w", ErrProducerNumber, p.Number, err)
 	}
-	key := append(appendProducerPrefix(nil, at, b.Producer.ID), slot)
+	key := append(producerPrefix(at, b.Producer.ID), slot)
 	return store.Record{Key: key, Value: p.Append(nil)}, nil
 }

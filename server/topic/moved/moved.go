@@ -103,7 +103,8 @@ func Complete(ctx context.Context, s store.Store, c Counters, slots int) error {
 	}
 	number := store.Attr{Name: table.AttrTopicNumber, Value: store.Int(c.Number)}
 	if slots > 0 {
-		writes = append(writes, put(table.TopicSlotsKey(), store.Attr{Name: table.AttrTopicNumber, Value: store.Int(int64(slots))}))
+		of := store.Attr{Name: table.AttrTopicNumber, Value: store.Int(int64(slots))}
+		writes = append(writes, put(table.TopicSlotsKey(), of))
 		number.Value = store.Int(c.Number/int64(slots) + 1) // of any slot, the next one is higher
 	}
 	for slot := range max(slots, 1) {
