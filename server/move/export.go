@@ -187,7 +187,7 @@ func (e *exporter) recount(r *reader) (whole int64, err error) {
 		case f.number == 0:
 			var h Header
 			if f.kind != kindHeader || json.Unmarshal(f.content, &h) != nil || !h.same(e.src.Header) {
-				return 0, nil
+				return 0, errContent
 			}
 			e.src.Header = h
 		case f.kind == kindFile:
