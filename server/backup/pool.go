@@ -112,8 +112,8 @@ func (p Pool) lists(ctx context.Context, source string) (keys []string, err erro
 	return keys, err
 }
 
-// Find is the key of the newest backup. Which one a restore wants is not for a pool to say if it has those of several data
-// directories.
+// Find is the key of the newest backup. Which one a restore wants is not for a pool to say if it has those
+// of several data directories.
 func (p Pool) Find(ctx context.Context) (key string, err error) {
 	keys, err := p.lists(ctx, "")
 	if err != nil {

@@ -178,8 +178,8 @@ func TestPoolPieces(t *testing.T) {
 	}
 }
 
-// --keep counts the backups of one data directory. What only removed backups had goes a day later, and nothing of another
-// data directory does.
+// --keep counts the backups of one data directory. What only removed backups had goes a day later, and nothing of
+// another data directory does.
 func TestPoolKeep(t *testing.T) {
 	f, from, other := newFolder(t), t.TempDir(), t.TempDir()
 	put(t, other, filled())
@@ -344,8 +344,9 @@ func TestPoolOvertakenReuse(t *testing.T) {
 	}
 }
 
-// An object that is missing, cut off or has another content makes a backup a damaged one, as does a list that does not say
-// what its files are made of; nothing is restored of it. The next backup stores again what is missing or has another size.
+// An object that is missing, cut off or has another content makes a backup a damaged one, as does a list that does
+// not say what its files are made of; nothing is restored of it. The next backup stores again what is missing or has
+// another size.
 func TestPoolDamage(t *testing.T) {
 	f, from := newFolder(t), t.TempDir()
 	put(t, from, map[string]string{"FORMAT": "parley 2 2\n", "store/000001.sst": "some content"})

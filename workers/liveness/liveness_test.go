@@ -330,8 +330,8 @@ func TestDeadAreBounded(t *testing.T) {
 	}
 }
 
-// The counters say who was taken for dead: by the others once, however often they look, and by the worker itself when it
-// goes on. A pause that none of them minds counts for nothing, and neither does an end in good order.
+// The counters say who was taken for dead: by the others once, however often they look, and by the worker itself when
+// it goes on. A pause that none of them minds counts for nothing, and neither does an end in good order.
 func TestStats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := storetest.NewMemory(time.Now)

@@ -4,8 +4,8 @@
 // backup.
 //
 // Region, credentials and endpoint come from the places that the SDK reads: the environment, the files that it
-// shares with other programs, the role of the machine. With an endpoint (AWS_ENDPOINT_URL) the name of the bucket is part of the
-// path, because few servers other than AWS have a host name for each bucket.
+// shares with other programs, the role of the machine. With an endpoint (AWS_ENDPOINT_URL) the name of the bucket
+// is part of the path, because few servers other than AWS have a host name for each bucket.
 //
 // Concurrency: a Bucket is safe for concurrent use.
 package bucket
@@ -24,7 +24,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	"github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go/logging"

@@ -172,7 +172,8 @@ func TestNotConfigured(t *testing.T) {
 	t.Setenv("AWS_CONFIG_FILE", "/nonexistent")
 	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
 	a := bucket.Address{Bucket: "parley"}
-	if _, err := bucket.Open(t.Context(), a, bucket.Options{}); err == nil || !strings.Contains(err.Error(), "AWS_REGION") {
+	_, err := bucket.Open(t.Context(), a, bucket.Options{})
+	if err == nil || !strings.Contains(err.Error(), "AWS_REGION") {
 		t.Error(err)
 	}
 	t.Setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
@@ -209,7 +210,7 @@ func (p *proxy) stand(t *testing.T, at *url.URL) {
 
 func (p *proxy) serve(c net.Conn, to string) {
 	defer c.Close()
-	s, err := net.Dial("tcp", to) //nolint:noctx // of a test, and on this machine
+	s, err := net.Dial("tcp", to)
 	if err != nil {
 		return
 	}
@@ -251,7 +252,8 @@ func TestCutOff(t *testing.T) {
 		p.cut.Store(cuts)
 		fresh := testkit.Value(bucket.Open(t.Context(), b.Address, bucket.Options{}))(t) // no connection from before
 		got, err := fresh.Get(t.Context(), "x", 1<<20)
-		if ok != (err == nil) || ok && !bytes.Equal(got, []byte(content)) || !ok && !strings.Contains(err.Error(), "cut off") {
+		if ok != (err == nil) || ok && !bytes.Equal(got, []byte(content)) ||
+			!ok && !strings.Contains(err.Error(), "cut off") {
 			t.Errorf("%d cuts: %d bytes, %v", cuts, len(got), err)
 		}
 	}

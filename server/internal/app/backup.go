@@ -37,8 +37,10 @@ const restoreHelp = `  BACKUP is a backup or an archive, or a directory of backu
 `
 
 func (p *commandLine) backupCommand() *cobra.Command {
-	c := &cobra.Command{Use: "backup DIR|FILE|s3://BUCKET/PREFIX", Short: "copy the data directory, also while the server runs",
-		Long: backupHelp, Args: cobra.ArbitraryArgs}
+	c := &cobra.Command{
+		Use: "backup DIR|FILE|s3://BUCKET/PREFIX", Short: "copy the data directory, also while the server runs",
+		Long: backupHelp, Args: cobra.ArbitraryArgs,
+	}
 	keep := c.Flags().Int("keep", 0, "how many `backups` of this data directory stay there; 0: all")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		cfg, err := p.config()

@@ -66,8 +66,8 @@ func TestBackupS3(t *testing.T) {
 		!strings.Contains(out, "2 older backups removed") {
 		t.Error(out, errs)
 	}
-	if code, _, errs := run(t.Context(), nil, "--data-dir", filepath.Join(t.TempDir(), "x"), "restore", first); code != 1 ||
-		!strings.Contains(errs, "there is no backup") {
+	code, _, errs := run(t.Context(), nil, "--data-dir", filepath.Join(t.TempDir(), "x"), "restore", first)
+	if code != 1 || !strings.Contains(errs, "there is no backup") {
 		t.Errorf("a removed backup: %d %s", code, errs)
 	}
 }

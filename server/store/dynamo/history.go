@@ -139,7 +139,9 @@ func (s *Store) Follow(ctx context.Context, of []store.Ancestor) error {
 }
 
 // newLine begins a generation, together with more writes.
-func (s *Store) newLine(ctx context.Context, generation string, of []store.Ancestor, seen int64, more ...store.Write) (Line, error) {
+func (s *Store) newLine(
+	ctx context.Context, generation string, of []store.Ancestor, seen int64, more ...store.Write,
+) (Line, error) {
 	now, err := s.Line(ctx, store.Strong)
 	if err != nil {
 		return now, err
