@@ -10,9 +10,9 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 )
 
 // ErrUnusable says that this machine cannot mount a file system of a process.
@@ -83,15 +83,8 @@ func (d *Disk) refusePoll() error {
 		return err
 	}
 	defer func() { _ = syscall.Close(fd) }()
-	ask := struct {
-		fd              int32
-		events, revents int16
-	}{int32(fd), 1, 0}
-	_, _, errno := syscall.Syscall(syscall.SYS_POLL, uintptr(unsafe.Pointer(&ask)), 1, 0) //nolint:gosec // poll(2) on ask
-	if errno != 0 {
-		return errno
-	}
-	return nil
+	_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return err
 }
 
 // Close unmounts the file system, also one that is in use.
