@@ -120,7 +120,7 @@ func createKey(dir, path string) error {
 		return err
 	}
 	defer os.Remove(f.Name()) //nolint:errcheck // after success it has another name
-	err = pem.Encode(f, block)
+	err = pem.Encode(f, sealed(block))
 	if err == nil {
 		err = f.Sync()
 	}

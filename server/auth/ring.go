@@ -26,8 +26,11 @@ const (
 	headerAccepted = "Accepted-Until"
 )
 
-// pemBegin begins each block.
-const pemBegin = "-----BEGIN "
+// pemBegin and pemEnd are in each block once.
+const (
+	pemBegin = "-----BEGIN "
+	pemEnd   = "-----END "
+)
 
 // maxKeys bounds the keys of a file.
 const maxKeys = 16
@@ -61,6 +64,14 @@ func readRing(path string) (*ring, error) {
 	if err != nil {
 		return nil, err
 	}
+	r, err := parseRing(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
+func parseRing(text []byte) (*ring, error) {
 	r := &ring{text: string(text), byID: map[string]*entry{}}
 	rest := text
 	for {
@@ -69,7 +80,7 @@ func readRing(path string) (*ring, error) {
 			break
 		}
 		if err := r.add(block); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return nil, err
 		}
 	}
 	blocks := len(r.entries)
@@ -78,14 +89,15 @@ func readRing(path string) (*ring, error) {
 	}
 	switch {
 	case len(r.entries) == 0 || len(r.entries) > maxKeys:
-		return nil, fmt.Errorf("%s: not a PEM private key, nor 2 to %d", path, maxKeys)
-	case len(bytes.TrimSpace(rest)) > 0 || bytes.Count(text, []byte(pemBegin)) != blocks:
-		// Decoding passes over what is no block, as one that is half written.
-		return nil, fmt.Errorf("%s: something in it is no whole PEM private key", path)
+		return nil, fmt.Errorf("not a PEM private key, nor 2 to %d", maxKeys)
+	case len(bytes.TrimSpace(rest)) > 0, bytes.Count(text, []byte(pemBegin)) != blocks,
+		bytes.Count(text, []byte(pemEnd)) != blocks:
+		// Decoding passes over what is no block, as one that is half written, or whose first line is damaged.
+		return nil, errors.New("something in it is no whole PEM private key")
 	}
 	for i := range r.entries {
 		if r.byID[r.entries[i].id] != nil {
-			return nil, fmt.Errorf("%s: key %s stands there twice", path, r.entries[i].id)
+			return nil, fmt.Errorf("key %s stands there twice", r.entries[i].id)
 		}
 		r.byID[r.entries[i].id] = &r.entries[i]
 	}
@@ -94,6 +106,9 @@ func readRing(path string) (*ring, error) {
 
 // add takes a block of the file over.
 func (r *ring) add(block *pem.Block) (err error) {
+	if err := compareChecksum(block); err != nil {
+		return err
+	}
 	if block.Type == rootType {
 		if r.root != nil {
 			return errors.New("two root secrets")
@@ -298,7 +313,7 @@ func (r *ring) succeeded(now, signs time.Time, atOnce bool, secret *root) []entr
 func replaceRing(path string, secret *root, entries []entry) error {
 	var text strings.Builder
 	if secret != nil {
-		if err := pem.Encode(&text, secret.block()); err != nil {
+		if err := pem.Encode(&text, sealed(secret.block())); err != nil {
 			return err
 		}
 	}
@@ -313,7 +328,7 @@ func replaceRing(path string, secret *root, entries []entry) error {
 				block.Headers[name] = at.UTC().Format(time.RFC3339)
 			}
 		}
-		if err := pem.Encode(&text, block); err != nil {
+		if err := pem.Encode(&text, sealed(block)); err != nil {
 			return err
 		}
 	}

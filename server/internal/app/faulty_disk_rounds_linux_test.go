@@ -17,7 +17,6 @@ import (
 	"connectrpc.com/connect"
 
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
-	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/internal/faultydisk"
 	"github.com/parley-chat/parley/server/kafka/port"
@@ -332,17 +331,6 @@ func (r *onFaultyDisk) served(what string, damage faultydisk.Damage) {
 	errs := r.readAll()
 	r.t.Logf("%s: started, errors %v", what, errs)
 	if len(errs) == 0 {
-		return
-	}
-	if filepath.Base(damage.File) == auth.KeyFile { // another key, as good as any, but for those who have tokens
-		for _, err := range errs {
-			if connect.CodeOf(err) != connect.CodeUnauthenticated {
-				r.t.Errorf("%s: %v", what, err)
-			}
-		}
-		r.p.kill()
-		r.disk.Undo(damage)
-		r.start()
 		return
 	}
 	if status, body := r.page("/readyz"); status != http.StatusOK || !strings.Contains(body, "check --repair") {
