@@ -161,11 +161,15 @@ func (r *onFaultyDisk) full() {
 	r.acknowledged(20 + r.rng.IntN(50))
 	before := r.refused.Load()
 	r.disk.Fill(percent)
-	r.refuses(before, percent)
-	if r.rng.IntN(2) == 0 {
+	ended := r.refuses(before, percent)
+	if ended || r.rng.IntN(2) == 0 {
 		r.kill()
 		if started, said := r.try(); started {
-			r.refuses(r.refused.Load(), percent)
+			if r.refuses(r.refused.Load(), percent) {
+				r.kill()
+				r.disk.Fill(50)
+				r.start()
+			}
 		} else {
 			if !strings.Contains(said, "the disk of "+r.dir) || !strings.Contains(said, "full") {
 				r.t.Errorf("at %v %%: %s", percent, said)
@@ -182,17 +186,25 @@ func (r *onFaultyDisk) full() {
 	}
 }
 
-// refuses waits until writes were refused more often than before, while reads work.
-func (r *onFaultyDisk) refuses(before int64, percent float64) {
+// refuses waits until writes were refused more often than before, while reads work. It reports whether
+// the server has ended instead, as it must if there is no room at all before it has seen that: what it
+// was writing then is not on the disk.
+func (r *onFaultyDisk) refuses(before int64, percent float64) (ended bool) {
 	r.t.Helper()
 	testkit.Eventually(r.t, "writes are refused", func() bool {
 		select {
 		case <-r.p.gone:
-			r.t.Fatalf("at %v %% the server has ended: %s", percent, r.p.log.tail(2<<10))
+			ended = true
 		default:
 		}
-		return r.refused.Load() > before
+		return ended || r.refused.Load() > before
 	})
+	if ended {
+		if said := r.p.log.tail(1 << 20); percent < 100 || !strings.Contains(said, "the disk refused to sync; ending") {
+			r.t.Fatalf("at %v %% the server has ended: %s", percent, said)
+		}
+		return true
+	}
 	for _, id := range r.chats {
 		if _, err := r.bob.messages.ListMessages(r.ctx, &messagev1.ListMessagesRequest{ChatId: id}); err != nil {
 			r.t.Errorf("at %v %%, a read: %v", percent, err)
@@ -202,6 +214,7 @@ func (r *onFaultyDisk) refuses(before int64, percent float64) {
 	if status != http.StatusOK || !strings.Contains(body, "is nearly full: writes are refused") {
 		r.t.Errorf("at %v %%: %d %s", percent, status, body)
 	}
+	return false
 }
 
 // failed has syncs of the store fail. The server ends, since it cannot tell what is stored, and
