@@ -36,8 +36,8 @@ var standing = []string{
 	"BatchGetItem leases", "Scan leases", "PutItem leases", "UpdateItem leases", "DeleteItem leases",
 	"TransactWriteItems leases",
 	// A sweep that meets a row before its nudge is there reads the events that it points to.
-	"Query outbox", "Query events", "GetItem meta", "PutItem meta", "UpdateItem meta", "Scan pending_members",
-	"Query pending_members", "Query revocations", "Query people", "Query sessions",
+	"Query outbox", "Query events", "GetItem meta", "BatchGetItem meta", "PutItem meta", "UpdateItem meta",
+	"Scan pending_members", "Query pending_members", "Query revocations", "Query people", "Query sessions",
 }
 
 // extra is what DynamoDB was asked for beside sends, deletions from the outbox, and what stands.

@@ -27,7 +27,7 @@ func TestCarry(t *testing.T) {
 			t.Helper()
 			c := testkit.Value(topicstore.NewCarrier(t.Context(), config(b, slot, time.Now)))(t)
 			defer c.Close()
-			testkit.Must(t, c.Create(t.Context(), orders(b)))
+			testkit.Must(t, c.Create(t.Context(), carriedTopic(b)))
 			for _, r := range list {
 				x := testkit.Value(commitlog.ParseCarried(r.Key, r.Value))(t)
 				switch {
@@ -47,7 +47,7 @@ func TestCarry(t *testing.T) {
 			t.Helper()
 			err := topicstore.Carried(t.Context(), config(b, 0, time.Now), after, func(key, value []byte) bool {
 				x := testkit.Value(commitlog.ParseCarried(key, value))(t)
-				if x.Partition.Topic == number { // others are of other tests
+				if x.Partition.Topic == carriedNumber { // others are of other tests
 					got = append(got, store.Record{Key: key, Value: value})
 				}
 				return true
@@ -69,8 +69,8 @@ func TestCarry(t *testing.T) {
 			}
 		}
 		l := open(t, b, slot, time.Now)
-		testkit.Must(t, l.Create(t.Context(), orders(b)))
-		p := commitlog.Partition{Topic: number}
+		testkit.Must(t, l.Create(t.Context(), carriedTopic(b)))
+		p := commitlog.Partition{Topic: carriedNumber}
 		start, end, err := l.Bounds(t.Context(), p)
 		testkit.Must(t, err)
 		testkit.Equal(t, "start and end", [2]int64{start, end}, [2]int64{12, 24})
@@ -89,11 +89,20 @@ func TestCarry(t *testing.T) {
 	})
 }
 
+// carriedNumber is of a topic that no other test has in any slot.
+const carriedNumber = number + 1000
+
+func carriedTopic(b *kafkatest.Broker) commitlog.Topic {
+	topic := orders(b)
+	topic.Number, topic.Name = carriedNumber, topic.Name+"-carried"
+	return topic
+}
+
 // carriedRecords are two partitions: one from position 12 on, with positions that do not exist, and one of
 // which everything was trimmed.
 func carriedRecords(t *testing.T) (list []store.Record) {
 	t.Helper()
-	p, at := commitlog.Partition{Topic: number}, time.Now().Add(-time.Minute).Truncate(time.Millisecond)
+	p, at := commitlog.Partition{Topic: carriedNumber}, time.Now().Add(-time.Minute).Truncate(time.Millisecond)
 	list = append(list, commitlog.CarriedStart(p, 12))
 	next := int64(12)
 	for n, gap := range []int64{0, 0, 3, 1} {
@@ -109,7 +118,7 @@ func carriedRecords(t *testing.T) (list []store.Record) {
 	}
 	list = append(list, commitlog.CarriedPublished(p, commitlog.Published{Producer: "p", Slot: 0,
 		Published: producers.Published{Number: 4, Base: 22, Time: at.UnixMilli(), Count: 2}}))
-	return append(list, commitlog.CarriedStart(commitlog.Partition{Topic: number, Number: 3}, 40))
+	return append(list, commitlog.CarriedStart(commitlog.Partition{Topic: carriedNumber, Number: 3}, 40))
 }
 
 func facts(t *testing.T, list []store.Record) map[string]int {

@@ -90,7 +90,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := &Store{opts: o, wire: client, schemas: schemas(o.Prefix)}
 	if err = s.enterFormat(ctx, current); err == nil && !o.Moving {
-		err = s.checkMoving(ctx, store.Strong)
+		err = s.CheckFormat(ctx, store.Strong)
 	}
 	if err == nil {
 		s.line, err = s.enterLine(ctx)

@@ -41,20 +41,23 @@ var ErrMoving = errors.New("the installation is being moved")
 // CheckFormat returns an error that wraps ErrFormat if a newer version has written rows that this
 // one cannot read, and one that wraps ErrMoving if the tables are being moved.
 func (s *Store) CheckFormat(ctx context.Context, c store.Consistency) error {
-	if _, err := s.readFormat(ctx, c, current); err != nil {
+	// One call, because every process asks often.
+	rows, err := s.BatchGet(ctx, []store.Key{table.ImportKey(), table.ExportKey(), formatKey}, c)
+	if err != nil {
 		return err
 	}
-	return s.checkMoving(ctx, c)
+	if err := current.reads(rows[2]); err != nil {
+		return err
+	}
+	return s.moving(rows[0], rows[1])
 }
 
-func (s *Store) checkMoving(ctx context.Context, c store.Consistency) error {
-	rows, err := s.BatchGet(ctx, []store.Key{table.ImportKey(), table.ExportKey()}, c)
+// moving returns ErrMoving if there is a row of an import or an export.
+func (s *Store) moving(imported, exported store.Item) error {
 	switch {
-	case err != nil:
-		return err
-	case rows[0] != nil:
+	case imported != nil:
 		return fmt.Errorf("%w: an import into %s* has not ended; run it again with the same export", ErrMoving, s.opts.Prefix)
-	case rows[1] != nil:
+	case exported != nil:
 		return fmt.Errorf("%w: %s* were exported; start the installation that they were imported into, or run server export --cancel",
 			ErrMoving, s.opts.Prefix)
 	}
@@ -67,11 +70,16 @@ func (s *Store) readFormat(ctx context.Context, c store.Consistency, known Forma
 	if err != nil {
 		return nil, err
 	}
-	if reader := it.Get(attrReader).Int64(); reader > int64(known.Version) {
-		return nil, fmt.Errorf("%w: a newer version has written them and they need format %d, this version knows %d; start the newer version",
-			ErrFormat, reader, known.Version)
+	return it, known.reads(it)
+}
+
+// reads returns ErrFormat if the row of the format asks for a newer version than this one.
+func (f Format) reads(row store.Item) error {
+	if reader := row.Get(attrReader).Int64(); reader > int64(f.Version) {
+		return fmt.Errorf("%w: a newer version has written them and they need format %d, this version knows %d; start the newer version",
+			ErrFormat, reader, f.Version)
 	}
-	return it, nil
+	return nil
 }
 
 // enterFormat checks the format and records the one of this version. Nothing of the format may be

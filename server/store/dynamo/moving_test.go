@@ -16,6 +16,7 @@ import (
 // history follows on that of the store that they came from.
 func TestMoving(t *testing.T) {
 	s := dynamotest.Fresh(t)
+	unmarkAtEnd(t, s)
 	o := s.Options()
 	before := s.Generation()
 	source := []store.Ancestor{{Generation: "source", Last: 7}, {Generation: "gone", Last: -1}}
