@@ -210,8 +210,8 @@ func reached(ctx context.Context, st store.Store, p move.Progress) error {
 // File implements move.Target.
 func (t *embeddedTarget) File(f move.File) error { return putKey(t.key, f.Content) }
 
-// putKey writes the file of keys, unless it is there. Another one stays, and is an error: whoever has
-// signed in with a key of one would be a stranger with the other.
+// putKey writes the file of keys, unless it is there. Another one stays, and is an error:
+// a user who has signed in with a key of one would be a stranger with the other.
 func putKey(path string, content []byte) error {
 	had, err := os.ReadFile(path)
 	switch {

@@ -250,8 +250,8 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// Whatever byte of an export is damaged, the import names the place, and nothing of it starts; the export as it
-// was is imported afterwards.
+// An import of an export with any damaged byte names the place, and nothing of it starts; the export as it was is
+// imported afterwards.
 func TestMoveOfDamage(t *testing.T) {
 	t.Parallel()
 	m := newMoving(t)

@@ -237,8 +237,8 @@ func TestPoolFind(t *testing.T) {
 	}
 }
 
-// Whatever call fails, and whether it was carried out or not: every list that is there is complete, and what a
-// cut-off backup has left goes.
+// After a failure of any call, carried out or not, every list that is there is complete, and a later backup removes
+// the remains of one that was cut off.
 func TestPoolCutOff(t *testing.T) {
 	seed := testkit.Seed(t, 1)
 	random := rand.New(rand.NewPCG(seed, 0))

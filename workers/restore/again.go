@@ -21,8 +21,8 @@ const slack = 2 * time.Minute
 // again has consumers of Kafka take back what the tables do not have any more. Of each chat with
 // records from after the copy, the newest events are committed again in the line that begins, and
 // wait to be published: a consumer that gets a version which it has with another generation drops
-// what it has from that version on. Without them it would keep what was lost until somebody writes
-// in the chat.
+// what it has from that version on. Without them it would keep what was lost until the chat
+// changes again.
 func again(ctx context.Context, cfg Config, newest time.Time, generation string, say func(string, ...any)) error {
 	since := newest.Add(-slack)
 	topics := map[string]map[string]bool{} // by chat

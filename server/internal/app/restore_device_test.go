@@ -108,7 +108,7 @@ type nodeDevice struct {
 	said output
 }
 
-// packedClient is where .tools/tsclient/pack has built the TypeScript client; empty if nobody said so.
+// packedClient is where .tools/tsclient/pack has built the TypeScript client; empty if it is not set.
 func packedClient() string { return os.Getenv("PARLEY_TEST_TSCLIENT") }
 
 func newNodeDevice(t *testing.T, dir, addr, name string, chats []string) device {

@@ -22,8 +22,8 @@ import (
 const carriedBytes = 1 << 20
 
 // Carried calls each with the logs of all slots as the records that carry them to another engine, behind a
-// key and in the order of keys, until each returns false. Nobody may write to them meanwhile. In memory are
-// the producers of all slots.
+// key and in the order of keys, until each returns false. The logs must not change meanwhile. It keeps
+// the producers of all slots in memory.
 func Carried(ctx context.Context, cfg Config, after []byte, each func(key, value []byte) bool) error {
 	client, err := transaction.NewReader(cfg.Addr, cfg.Options...)
 	if err != nil {
