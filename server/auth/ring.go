@@ -75,11 +75,12 @@ func parseRing(text []byte) (*ring, error) {
 	r := &ring{text: string(text), byID: map[string]*entry{}}
 	rest := text
 	for {
+		before, _, _ := bytes.Cut(rest, []byte(pemBegin))
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
 			break
 		}
-		if err := r.add(block); err != nil {
+		if err := r.add(block, before); err != nil {
 			return nil, err
 		}
 	}
@@ -104,9 +105,9 @@ func parseRing(text []byte) (*ring, error) {
 	return r, nil
 }
 
-// add takes a block of the file over.
-func (r *ring) add(block *pem.Block) (err error) {
-	if err := compareChecksum(block); err != nil {
+// add takes a block of the file over, with the text before it.
+func (r *ring) add(block *pem.Block, before []byte) (err error) {
+	if err := compareChecksum(block, before); err != nil {
 		return err
 	}
 	if block.Type == rootType {
@@ -313,7 +314,7 @@ func (r *ring) succeeded(now, signs time.Time, atOnce bool, secret *root) []entr
 func replaceRing(path string, secret *root, entries []entry) error {
 	var text strings.Builder
 	if secret != nil {
-		if err := pem.Encode(&text, sealed(secret.block())); err != nil {
+		if err := writeBlock(&text, secret.block()); err != nil {
 			return err
 		}
 	}
@@ -328,7 +329,7 @@ func replaceRing(path string, secret *root, entries []entry) error {
 				block.Headers[name] = at.UTC().Format(time.RFC3339)
 			}
 		}
-		if err := pem.Encode(&text, sealed(block)); err != nil {
+		if err := writeBlock(&text, block); err != nil {
 			return err
 		}
 	}

@@ -267,7 +267,7 @@ func TestReloadKeepsWhatIsThere(t *testing.T) { // S-40
 		"cut in the first line": append(bytes.Clone(own), added[:9]...),
 		"cut in the middle":     slices.Concat(own, added[:len(added)-30], third(), third()), "another's": other.text(t), "twice": twice,
 		"more than there is room for": bytes.Repeat(own, 200),
-		"a bad time":                  bytes.Replace(own, []byte("KEY-----\n"), []byte("KEY-----\nSigns-From: noon\n\n"), 1),
+		"a bad time":                  bytes.Replace(own[bytes.Index(own, []byte(pemBegin)):], []byte("KEY-----\n"), []byte("KEY-----\nSigns-From: noon\n\n"), 1),
 	} {
 		if err := os.WriteFile(a.path, text, 0o600); err != nil {
 			t.Fatal(err)
