@@ -51,6 +51,10 @@ func (r *run) session(ctx context.Context, again *retry) error {
 	if s.client.shown.restores() != s.restores {
 		return errEnded // what is here may be of another history than the stream
 	}
+	// From the first delivery on a handler may end ctx, and its message is still to be acknowledged.
+	if !hurry() {
+		return nil // ctx ended before that
+	}
 	again.succeeded()
 	s.begin(attached)
 	var wg sync.WaitGroup
@@ -61,11 +65,9 @@ func (r *run) session(ctx context.Context, again *retry) error {
 			}
 		})
 	}
-	if hurry() {
-		select {
-		case <-own.Done():
-		case <-ctx.Done():
-		}
+	select {
+	case <-own.Done():
+	case <-ctx.Done():
 	}
 	if ctx.Err() != nil {
 		err = s.end(ctx, own)
