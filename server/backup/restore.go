@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/parley-chat/parley/server/backup/bucket"
 )
 
@@ -83,57 +85,63 @@ func Extract(ctx context.Context, path, to string, p Progress) error {
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return err
 	}
-	m, dirs := &meter{ctx: ctx, progress: p}, map[string]bool{}
-	write := func(name string, r io.Reader, size int64) (sum string, err error) {
-		target := filepath.Join(to, filepath.FromSlash(name))
-		if dir := filepath.Dir(target); !dirs[dir] {
-			if err := os.MkdirAll(dir, 0o700); err != nil {
-				return "", err
-			}
-			dirs[dir] = true
-		}
-		return create(target, func(w io.Writer) (string, error) { return copyTo(w, r, size, nil) })
-	}
-	var files []File
+	m := &meter{ctx: ctx, progress: p}
 	if IsArchive(path) {
 		m.progress = nil
-		err := readArchive(path, m, func(name string, r io.Reader, size int64) error {
-			files = append(files, File{Path: name})
-			_, err := write(name, r, size)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		return syncTree(to, files)
+		return extractArchive(path, to, m)
 	}
 	list, err := ReadList(path)
 	if err != nil {
 		return err
 	}
 	m.total = list.Bytes()
+	var g *errgroup.Group
+	g, m.ctx = errgroup.WithContext(ctx)
+	g.SetLimit(copiers)
 	for _, f := range list.Files {
-		source := filepath.Join(path, filepath.FromSlash(f.Path))
-		if err := checkSize(source, f.Size); err != nil {
-			return err
-		}
-		src, err := os.Open(source)
-		if err != nil {
-			return err
-		}
-		sum, err := write(f.Path, src, f.Size)
-		_ = src.Close()
-		if err != nil {
-			return err
-		}
-		if sum != f.SHA256 {
-			return fmt.Errorf("%w: %s has another content than it was written with", ErrDamaged, source)
-		}
-		if err := m.add(f.Size); err != nil {
-			return err
-		}
+		g.Go(func() error { return extractFile(path, to, f, m) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
 	}
 	return syncTree(to, list.Files)
+}
+
+// copiers is how many files are copied at a time: each is read, hashed and written in turn.
+const copiers = 4
+
+// extractFile copies a file of a backup, and compares what it copied with the list.
+func extractFile(path, to string, f File, m *meter) error {
+	source, target := filepath.Join(path, filepath.FromSlash(f.Path)), filepath.Join(to, filepath.FromSlash(f.Path))
+	if err := checkSize(source, f.Size); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
+		return err
+	}
+	sum, err := copyFile(target, source, f.Size, m)
+	if err == nil && sum != f.SHA256 {
+		err = fmt.Errorf("%w: %s has another content than it was written with", ErrDamaged, source)
+	}
+	return err
+}
+
+// extractArchive is Extract of an archive, whose reader compares each file with the list.
+func extractArchive(path, to string, m *meter) error {
+	var files []File
+	err := readArchive(path, m, func(name string, r io.Reader, size int64) error {
+		target := filepath.Join(to, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
+			return err
+		}
+		files = append(files, File{Path: name})
+		_, err := create(target, func(w io.Writer) (string, error) { return copyTo(w, r, size, nil) })
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return syncTree(to, files)
 }
 
 // Restore puts a backup into a data directory, which must be missing or empty. prepare gets the
