@@ -110,6 +110,34 @@ func TestTablesOlderThanSeen(t *testing.T) {
 	}
 }
 
+// Redis has seen tables that an export has closed. Once the export is cancelled they have a generation
+// of their own, and processes start: it follows on the one that Redis has seen.
+func TestSeenBeforeExport(t *testing.T) {
+	d := restorable(t)
+	e := testkit.Value(opened(t, d))(t)
+	e.WatchEvery(10 * time.Millisecond)
+	e.BeatEvery(30 * time.Millisecond)
+	ended := watch(t, e)
+	redis := testkit.Value(routing.OpenRedis(d.Redis))(t)
+	defer redis.Close()
+	testkit.Eventually(t, "Redis has seen the tables", func() bool {
+		return strings.HasPrefix(testkit.Value(redis.Seen(t.Context()))(t), e.Generation+" ")
+	})
+	row := store.NewItem(store.Attr{Name: "at", Value: store.Int(time.Now().UnixMilli())})
+	testkit.Must(t, e.Store.Transact(t.Context(), store.Plan{Writes: []store.Write{
+		{Op: store.OpPut, Key: table.ExportKey(), Item: row}}}))
+	if err := <-ended; err == nil {
+		t.Fatal("the process goes on")
+	}
+	if _, err := opened(t, d); err == nil || errors.Is(err, backend.ErrOlder) {
+		t.Fatalf("opened: %v", err)
+	}
+	testkit.Must(t, backend.CancelExport(t.Context(), backend.Config{Distributed: &d}))
+	if after := testkit.Value(opened(t, d))(t); after.Generation == e.Generation {
+		t.Error("the tables have the generation that was exported")
+	}
+}
+
 // A server whose lease is in Redis runs, and so does a process that renews a row of the leases. Rows
 // that others have left behind are no sign of life.
 func TestRunning(t *testing.T) {

@@ -51,14 +51,12 @@ func TestMoveBothWays(t *testing.T) {
 	w.work(true)
 	before := w.answers()
 	w.p.signaled(t, os.Interrupt)
-	export := func(flags []string, file string, more ...string) {
-		t.Helper()
-		w.server(append(append(slices.Clone(flags), "export", file), more...)...)
-	}
-	first := filepath.Join(t.TempDir(), "first")
-	export([]string{"--data-dir", w.dir}, first)
+	moves := t.TempDir()
+	first := filepath.Join(moves, "first")
+	w.server("--data-dir", w.dir, "export", first)
 	progress()
-	w.server(append(slices.Clone(in.flags), "import", first)...)
+	to, from := manyOnPage(t)
+	w.typed(in, strings.ReplaceAll(to, pageExport, first))
 	progress()
 	in.listen, in.jobs = w.addr, allJobs
 	in.launch()
@@ -76,8 +74,8 @@ func TestMoveBothWays(t *testing.T) {
 			t.Error("a device started over after the move to DynamoDB")
 		}
 	}
-	second := filepath.Join(t.TempDir(), "second")
-	export(in.flags, second, "--wait", "3s")
+	second := filepath.Join(moves, "second")
+	w.typed(in, strings.ReplaceAll(from, pageExport, second+" --wait 3s"))
 	progress()
 	refused := exec.Command(in.servers[0].binary, in.servers[0].args...)
 	if out, err := refused.CombinedOutput(); err == nil || !strings.Contains(string(out), "were exported") {
@@ -100,6 +98,43 @@ func TestMoveBothWays(t *testing.T) {
 	w.p.signaled(t, os.Interrupt)
 	if code, out, errs := run(t.Context(), nil, "--data-dir", w.dir, "check"); code != 0 {
 		t.Errorf("%s%s", out, errs)
+	}
+}
+
+// pageExport is the export of the page.
+const pageExport = "/var/moves/parley.export"
+
+// manyOnPage are the lines that the page on moves has for many processes: to DynamoDB, and from there.
+func manyOnPage(t *testing.T) (to, from string) {
+	t.Helper()
+	_, part, _ := strings.Cut(string(testkit.Value(os.ReadFile("../../docs/move.md"))(t)), "## Many processes")
+	part, _, _ = strings.Cut(part, "\n## ")
+	var blocks []string
+	for i, block := range strings.Split(part, "```") {
+		if code, ok := strings.CutPrefix(block, "text\n"); ok && i%2 == 1 {
+			blocks = append(blocks, code)
+		}
+	}
+	if len(blocks) != 2 || !strings.Contains(blocks[0], pageExport) || !strings.Contains(blocks[1], pageExport) {
+		t.Fatalf("the page has %q", blocks)
+	}
+	return blocks[0], blocks[1]
+}
+
+// typed runs lines of the page, with the settings of an installation in the environment.
+func (w *traveller) typed(in *installation, lines string) {
+	w.t.Helper()
+	home := w.t.TempDir()
+	testkit.Must(w.t, os.Symlink(binary(w.t), filepath.Join(home, "server")))
+	testkit.Must(w.t, os.Symlink(workersBinary(w.t), filepath.Join(home, "workers")))
+	cmd := exec.CommandContext(w.ctx, "sh", "-euc", lines)
+	cmd.Env = append(os.Environ(), "PATH="+home+":"+os.Getenv("PATH"))
+	for flag := range slices.Chunk(in.flags, 2) {
+		name := strings.ToUpper(strings.ReplaceAll(strings.TrimPrefix(flag[0], "--"), "-", "_"))
+		cmd.Env = append(cmd.Env, "PARLEY_"+name+"="+flag[1])
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		w.t.Fatalf("%s: %v: %s", lines, err, out)
 	}
 }
 
