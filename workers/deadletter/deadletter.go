@@ -352,11 +352,22 @@ func (m *Manager) setStatus(ctx context.Context, l *Letter, s Status, actor, res
 		cond = store.Exists().Eq(table.AttrStatus, store.String(l.Handling.Status)).Eq(table.AttrAt, store.Int(l.Handling.At))
 	}
 	row := next.Item()
-	if err := m.cfg.Store.Transact(ctx,
-		store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: l.key(), Item: row, Cond: cond,
-			Name: "letter"}}}); err != nil {
+	plan := store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: l.key(), Item: row, Cond: cond, Name: "letter"}}}
+	err := m.cfg.Store.Transact(ctx, plan)
+	for n := 1; n < maxAttempts && errors.Is(err, store.ErrAmbiguous); n++ {
+		err = m.cfg.Store.Transact(ctx, plan)
+		// An earlier attempt may have succeeded. At the first one a row like this would be another process's.
+		var lost *store.ConditionError
+		if errors.As(err, &lost) && len(lost.Failures) > 0 && table.DeadLetterFrom(lost.Failures[0].Current) == next {
+			err = nil
+		}
+	}
+	if err != nil {
 		return err
 	}
 	l.row, l.Handling, l.Status = row, next, s
 	return nil
 }
+
+// maxAttempts bounds the attempts of a write whose outcome stays unknown.
+const maxAttempts = 5
