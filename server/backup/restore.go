@@ -107,8 +107,8 @@ func Extract(ctx context.Context, path, to string, p Progress) error {
 	return syncTree(to, list.Files)
 }
 
-// copiers is how many files are copied at a time: each is read, hashed and written in turn.
-const copiers = 4
+// copiers is how many files are copied at a time: each is read, hashed, written and synced in turn.
+const copiers = 8
 
 // extractFile copies a file of a backup, and compares what it copied with the list.
 func extractFile(path, to string, f File, m *meter) error {
@@ -123,7 +123,10 @@ func extractFile(path, to string, f File, m *meter) error {
 	if err == nil && sum != f.SHA256 {
 		err = fmt.Errorf("%w: %s has another content than it was written with", ErrDamaged, source)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return syncPath(target, os.O_RDWR) // while others are copied
 }
 
 // extractArchive is Extract of an archive, whose reader compares each file with the list.
