@@ -219,15 +219,9 @@ func TestBackupPage(t *testing.T) {
 }
 
 // pageCode are the blocks of a page that a shell runs.
-func pageCode(t *testing.T, page string) (blocks []string) {
+func pageCode(t *testing.T, page string) []string {
 	t.Helper()
-	text := string(testkit.Value(os.ReadFile("../../docs/" + page))(t))
-	for i, block := range strings.Split(text, "```") {
-		if code, ok := strings.CutPrefix(block, "sh\n"); ok && i%2 == 1 {
-			blocks = append(blocks, code)
-		}
-	}
-	return blocks
+	return shellBlocks(string(testkit.Value(os.ReadFile("../../docs/" + page))(t)))
 }
 
 // runShell runs the lines of a page in a directory that has the server, and returns what they say.

@@ -292,11 +292,7 @@ func TestDamagePage(t *testing.T) {
 	if code, out, errs := run(t.Context(), nil, "--data-dir", d.dir, "backup", backups); code != 0 {
 		t.Fatal(out, errs)
 	}
-	for i, block := range strings.Split(page, "```") {
-		code, ok := strings.CutPrefix(block, "sh\n")
-		if i%2 == 0 || !ok {
-			continue
-		}
+	for _, code := range shellBlocks(page) {
 		if code == "./server\n" { // which would not end
 			if started, out := d.attempt(t, dir); !started || out != "0 missing map[]" {
 				t.Errorf("after the repair: %s", out)

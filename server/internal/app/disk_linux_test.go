@@ -178,11 +178,7 @@ func TestFullDiskPage(t *testing.T) {
 		return string(out)
 	}
 	said := ""
-	for i, block := range strings.Split(page, "```") {
-		code, ok := strings.CutPrefix(block, "sh\n")
-		if i%2 == 0 || !ok {
-			continue
-		}
+	for _, code := range shellBlocks(page) {
 		before, args, starts := strings.Cut(code, "./server ") // which would not end
 		if !starts {
 			said += shell(code)

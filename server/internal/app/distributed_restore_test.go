@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"reflect"
 	"slices"
@@ -149,7 +148,7 @@ func (r *recovery) minutes(n int) {
 func (r *recovery) page(rows copied) (said string) {
 	t := r.restorer.t
 	restored := 0
-	for _, code := range shellBlocks(string(testkit.Value(os.ReadFile("../../docs/backup-dynamodb.md"))(t))) {
+	for _, code := range pageCode(t, "backup-dynamodb.md") {
 		if strings.Contains(code, "aws dynamodb restore-table-to-point-in-time") {
 			restored++
 			r.put(rows)

@@ -109,12 +109,7 @@ func manyOnPage(t *testing.T) (to, from string) {
 	t.Helper()
 	_, part, _ := strings.Cut(string(testkit.Value(os.ReadFile("../../docs/move.md"))(t)), "## Many processes")
 	part, _, _ = strings.Cut(part, "\n## ")
-	var blocks []string
-	for i, block := range strings.Split(part, "```") {
-		if code, ok := strings.CutPrefix(block, "text\n"); ok && i%2 == 1 {
-			blocks = append(blocks, code)
-		}
-	}
+	blocks := codeBlocks(part, "text")
 	if len(blocks) != 2 || !strings.Contains(blocks[0], pageExport) || !strings.Contains(blocks[1], pageExport) {
 		t.Fatalf("the page has %q", blocks)
 	}

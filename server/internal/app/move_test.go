@@ -43,11 +43,7 @@ func TestMovePage(t *testing.T) {
 	testkit.Must(t, os.Mkdir(exports, 0o700))
 	page := string(testkit.Value(os.ReadFile("../../docs/move.md"))(t))
 	said := ""
-	for i, block := range strings.Split(page, "```") {
-		code, ok := strings.CutPrefix(block, "sh\n")
-		if i%2 == 0 || !ok {
-			continue
-		}
+	for _, code := range shellBlocks(page) {
 		code, starts := strings.CutSuffix(code, "./server --data-dir moved\n") // which would not end
 		if strings.HasPrefix(code, "./server export /") {
 			r.burst() // some of it is on its way

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,14 +29,9 @@ func readme(t *testing.T) string {
 }
 
 // readmeBlocks are the shell lines that hold a text, by block.
-func readmeBlocks(t *testing.T, text string) (blocks []string) {
+func readmeBlocks(t *testing.T, text string) []string {
 	t.Helper()
-	for i, block := range strings.Split(readme(t), "```") {
-		if code, ok := strings.CutPrefix(block, "sh\n"); ok && i%2 == 1 && strings.Contains(code, text) {
-			blocks = append(blocks, code)
-		}
-	}
-	return blocks
+	return slices.DeleteFunc(shellBlocks(readme(t)), func(code string) bool { return !strings.Contains(code, text) })
 }
 
 // operatorsHelp is the help of the operators' command in a line, which must be one that

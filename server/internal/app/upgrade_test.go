@@ -12,15 +12,18 @@ import (
 	"github.com/parley-chat/parley/server/testkit"
 )
 
-// shellBlocks are the lines to type of a part of a page, in their order.
-func shellBlocks(part string) (blocks []string) {
+// codeBlocks are the blocks of a language in a part of a page, in their order.
+func codeBlocks(part, language string) (blocks []string) {
 	for i, block := range strings.Split(part, "```") {
-		if code, ok := strings.CutPrefix(block, "sh\n"); ok && i%2 == 1 {
+		if code, ok := strings.CutPrefix(block, language+"\n"); ok && i%2 == 1 {
 			blocks = append(blocks, code)
 		}
 	}
 	return blocks
 }
+
+// shellBlocks are the lines to type of a part of a page.
+func shellBlocks(part string) []string { return codeBlocks(part, "sh") }
 
 // upgradePage is what the page on upgrades says of one server, and of many.
 func upgradePage(t *testing.T) (one, many string) {
