@@ -13,6 +13,7 @@ import (
 
 	"github.com/parley-chat/parley/server/backend/restore"
 	"github.com/parley-chat/parley/server/backup"
+	"github.com/parley-chat/parley/server/durable"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/move"
@@ -210,8 +211,8 @@ func reached(ctx context.Context, st store.Store, p move.Progress) error {
 // File implements move.Target.
 func (t *embeddedTarget) File(f move.File) error { return putKey(t.key, f.Content) }
 
-// putKey writes the file of keys, unless it is there. Another one stays, and is an error:
-// a user who has signed in with a key of one would be a stranger with the other.
+// putKey writes the file of keys, unless it is there. Another one stays, and is an error: servers with
+// its keys refuse the tokens that the keys of the export have signed.
 func putKey(path string, content []byte) error {
 	had, err := os.ReadFile(path)
 	switch {
@@ -222,18 +223,7 @@ func putKey(path string, content []byte) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return durable.Replace(path, content)
 }
 
 // Rows implements move.Target.

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/parley-chat/parley/server/durable"
 )
 
 // writeArchive writes a backup as one file: a tar of the files, the list last, compressed.
@@ -29,7 +31,7 @@ func writeArchive(ctx context.Context, o Options) (Report, error) {
 	m := &meter{ctx: ctx, total: 2 * list.Bytes(), progress: o.Progress}
 	_, err := create(tmp, func(w io.Writer) (string, error) { return "", pack(w, o.From, list, m) })
 	if err == nil {
-		err = syncPath(tmp, os.O_RDWR)
+		err = durable.File(tmp)
 	}
 	if err == nil { // it is read once more before it counts as one
 		err = readArchive(tmp, m, discard)
@@ -44,7 +46,7 @@ func writeArchive(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	return Report{Path: o.To, Files: len(list.Files), Bytes: list.Bytes(), Written: info.Size()}, syncDir(dir)
+	return Report{Path: o.To, Files: len(list.Files), Bytes: list.Bytes(), Written: info.Size()}, durable.Dir(dir)
 }
 
 func pack(w io.Writer, from string, list *List, m *meter) error {

@@ -11,10 +11,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/parley-chat/parley/server/durable"
 )
 
 // Progress reports how many of all bytes are done. It may be nil. It is not called twice at a time.
@@ -111,23 +112,29 @@ func sumOf(path string, size int64, m *meter) (string, error) {
 // syncers is how many files are synced at a time: file systems commit them together.
 const syncers = 8
 
-// syncTree makes files durable, then their names: a directory, and those in it that they are in.
+// syncTree makes files durable, then their names.
 func syncTree(dir string, list []File) error {
-	dirs := map[string]bool{dir: true}
 	var g errgroup.Group
 	g.SetLimit(syncers)
 	for _, f := range list {
-		path := filepath.Join(dir, filepath.FromSlash(f.Path))
-		for d := filepath.Dir(path); len(d) > len(dir); d = filepath.Dir(d) {
-			dirs[d] = true
-		}
-		g.Go(func() error { return syncPath(path, os.O_RDWR) })
+		g.Go(func() error { return durable.File(filepath.Join(dir, filepath.FromSlash(f.Path))) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	return syncNames(dir, list)
+}
+
+// syncNames makes the names of files durable: a directory, and those in it that they are in.
+func syncNames(dir string, list []File) error {
+	dirs := map[string]bool{dir: true}
+	for _, f := range list {
+		for d := filepath.Dir(filepath.Join(dir, filepath.FromSlash(f.Path))); len(d) > len(dir); d = filepath.Dir(d) {
+			dirs[d] = true
+		}
+	}
 	for d := range dirs {
-		if err := syncDir(d); err != nil {
+		if err := durable.Dir(d); err != nil {
 			return err
 		}
 	}
@@ -153,27 +160,12 @@ func makeDir(dir string) error {
 	if len(parents) == 0 {
 		// A process that was killed may have made it a moment ago. The parent of another one may be
 		// out of reach.
-		_ = syncDir(filepath.Dir(dir))
+		_ = durable.Dir(filepath.Dir(dir))
 	}
 	for _, d := range parents {
-		if err := syncDir(d); err != nil {
+		if err := durable.Dir(d); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil // directories cannot be synced there
-	}
-	return syncPath(dir, os.O_RDONLY)
-}
-
-func syncPath(path string, flag int) error {
-	f, err := os.OpenFile(path, flag, 0)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/parley-chat/parley/server/backup/bucket"
+	"github.com/parley-chat/parley/server/durable"
 )
 
 // Find resolves what a person names as a backup: an archive, a backup, or a directory of
@@ -104,7 +105,7 @@ func Extract(ctx context.Context, path, to string, p Progress) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return syncTree(to, list.Files)
+	return syncNames(to, list.Files)
 }
 
 // copiers is how many files are copied at a time: each is read, hashed, written and synced in turn.
@@ -126,7 +127,7 @@ func extractFile(path, to string, f File, m *meter) error {
 	if err != nil {
 		return err
 	}
-	return syncPath(target, os.O_RDWR) // while others are copied
+	return durable.File(target) // while others are copied
 }
 
 // extractArchive is Extract of an archive, whose reader compares each file with the list.
@@ -200,10 +201,10 @@ func Place(work, dataDir string) error {
 			return err
 		}
 	}
-	if err := syncDir(dataDir); err != nil {
+	if err := durable.Dir(dataDir); err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(work), syncDir(dataDir))
+	return errors.Join(os.RemoveAll(work), durable.Dir(dataDir))
 }
 
 // CheckUnfinished refuses a data directory into which a backup is being restored, or an export imported.

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/parley-chat/parley/server/backup/bucket"
+	"github.com/parley-chat/parley/server/durable"
 )
 
 // nameLayout is the name of a backup: its moment, so that names are in the order of time.
@@ -152,7 +153,7 @@ func (w *writer) write() (Report, error) {
 		err = os.Rename(w.tmp, w.path)
 	}
 	if err == nil {
-		err = syncDir(w.To)
+		err = durable.Dir(w.To)
 	}
 	w.report.Path, w.report.Files, w.report.Bytes = w.path, len(list.Files), list.Bytes()
 	return w.report, err

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/parley-chat/parley/server/durable"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -140,7 +141,7 @@ func ToFile(ctx context.Context, src Source, path string, step Step) (r Report, 
 		err = os.Rename(path+Partial, path)
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(path))
+		err = durable.Dir(filepath.Dir(path))
 	}
 	return r, err
 }
@@ -321,14 +322,4 @@ func (e *exporter) records(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// syncDir makes the names in a directory durable, where that can be asked for.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	_ = d.Sync() // Windows refuses
-	return d.Close()
 }

@@ -121,6 +121,7 @@ var bounds = []bound{
 	{"server/store", nil, "the contract stands on nothing"},
 	{"server/pace", []string{"server/wait"}, "how fast something goes knows no work"},
 	{"server/history", nil, "the form of a place knows no store"},
+	{"server/durable", nil, "how a file gets to its place does not depend on what it is"},
 	{"server/bounded", nil, "which entry of a cache makes room does not depend on what it caches"},
 	{"server/testkit", nil, "the tests of every package may stand on it"},
 	{
@@ -249,7 +250,7 @@ var bounds = []bound{
 	},
 	{"server/topic/positions", nil, "sets of numbers"},
 	{
-		"server/move", []string{"server/store", "server/store/table", "server/topic/commitlog"},
+		"server/move", []string{"server/durable", "server/store", "server/store/table", "server/topic/commitlog"},
 		"an export knows rows and records, and no engine",
 	},
 	{
