@@ -17,11 +17,11 @@ import (
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/move"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/testkit"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 	"github.com/parley-chat/parley/server/topic/partition/cursor"
 	"github.com/parley-chat/parley/server/topic/positions"
 )

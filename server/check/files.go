@@ -7,12 +7,12 @@ import (
 	"slices"
 
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/raw"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // noRepairs is why an incomplete store is not repaired: rows that depend on missing data

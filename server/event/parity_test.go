@@ -15,8 +15,8 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/event"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // Counts of partitions that are compared: of chats (K-042), and of topics, where it may be any.

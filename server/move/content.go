@@ -8,8 +8,8 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // Content of a frame: texts with their length, numbers as varints.

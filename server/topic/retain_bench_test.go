@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // BenchmarkRetain is a cycle of the job that trims over many open topics with three groups

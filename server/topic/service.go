@@ -19,10 +19,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/topic/backfill"
 	"github.com/parley-chat/parley/server/topic/catalog"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 	"github.com/parley-chat/parley/server/topic/jobs"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"

@@ -12,13 +12,13 @@ import (
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/client/topic"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/topicapi"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/embedded/records"
 	service "github.com/parley-chat/parley/server/topic"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // serve starts a server in which everybody is alice, who makes topics, on a disk of its own,

@@ -7,8 +7,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/internal/api"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 	"github.com/parley-chat/parley/server/topic/owner"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )

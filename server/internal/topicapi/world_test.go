@@ -18,6 +18,7 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/store"
@@ -25,7 +26,6 @@ import (
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
 	"github.com/parley-chat/parley/server/topic"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // world is the services over the embedded engine, as the program serves them. A bearer

@@ -21,6 +21,7 @@ import (
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/topicadmin"
 	"github.com/parley-chat/parley/server/internal/topicapi"
@@ -32,7 +33,6 @@ import (
 	"github.com/parley-chat/parley/server/memory"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/topic"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 	"github.com/parley-chat/parley/server/topic/plane"
 	"github.com/parley-chat/parley/workers/audit"
 	"github.com/parley-chat/parley/workers/deadletter"

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/topicstore"
 	"github.com/parley-chat/parley/server/testkit"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // A broker that is killed and comes back, under load: what was acknowledged is there, once

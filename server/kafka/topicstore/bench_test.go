@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // BenchmarkAppend appends messages of 200 bytes, each of a publisher's own, by so many

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/topicstore"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 const (

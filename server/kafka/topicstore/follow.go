@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/topicstore/state"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // Follow implements commitlog.Follower.

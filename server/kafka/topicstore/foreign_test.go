@@ -7,10 +7,10 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/topicstore"
 	"github.com/parley-chat/parley/server/kafka/topicstore/state"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // Messages of a topic that another installation has in the same Kafka under a number are not

@@ -8,7 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
-	"github.com/parley-chat/parley/server/topic/commitlog"
+	"github.com/parley-chat/parley/server/commitlog"
 )
 
 // Group is the name of the consumer group of Kafka in whose offsets a topic's group is seen.

@@ -6,10 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/topicstore/state"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 	"github.com/parley-chat/parley/server/wait"
 )
 

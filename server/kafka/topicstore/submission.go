@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/commitlog/producers"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/topicstore/state"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/topic/commitlog"
-	"github.com/parley-chat/parley/server/topic/commitlog/producers"
 )
 
 // submission is something that waits to be written.

@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/commitlog/commitlogtest"
 	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/topicstore"
 	"github.com/parley-chat/parley/server/kafka/topicstore/record"
 	"github.com/parley-chat/parley/server/kafka/topicstore/state"
-	"github.com/parley-chat/parley/server/topic/commitlog"
-	"github.com/parley-chat/parley/server/topic/commitlog/commitlogtest"
 )
 
 func config(b *kafkatest.Broker, slot int, now func() time.Time) topicstore.Config {

@@ -3,7 +3,7 @@ package owner
 import (
 	"sort"
 
-	"github.com/parley-chat/parley/server/topic/commitlog"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/topic/partition"
 )
 

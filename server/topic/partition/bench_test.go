@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parley-chat/parley/server/topic/commitlog"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/topic/partition/budget"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/parley-chat/parley/server/topic/commitlog"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/topic/partition/javahash"
 	"github.com/parley-chat/parley/server/topic/partition/lease"
 	"github.com/parley-chat/parley/server/topic/positions"

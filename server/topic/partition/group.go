@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/parley-chat/parley/server/topic/commitlog"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/topic/filter"
 	"github.com/parley-chat/parley/server/topic/partition/budget"
 	"github.com/parley-chat/parley/server/topic/partition/catchup"

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/parley-chat/parley/server/topic/commitlog"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/topic/filter"
 	"github.com/parley-chat/parley/server/topic/partition/failure"
 	"github.com/parley-chat/parley/server/topic/partition/keylock"

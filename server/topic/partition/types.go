@@ -12,7 +12,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/parley-chat/parley/server/topic/commitlog"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/topic/filter"
 	"github.com/parley-chat/parley/server/topic/partition/failure"
 	"github.com/parley-chat/parley/server/topic/partition/outcome"

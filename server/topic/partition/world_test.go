@@ -9,7 +9,7 @@ import (
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/topic/commitlog"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/topic/filter"
 
 	"github.com/parley-chat/parley/server/topic/partition/cursor"

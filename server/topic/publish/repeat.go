@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/parley-chat/parley/server/topic/commitlog"
+	"github.com/parley-chat/parley/server/commitlog"
 )
 
 // compareBytes bounds one read of what is compared.

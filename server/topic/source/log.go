@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/topic/catalog"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 	"github.com/parley-chat/parley/server/topic/live"
 	"github.com/parley-chat/parley/server/topic/settings"
 )

@@ -16,8 +16,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // A message is a record with its payload as value, its key as key, and its headers. What a

@@ -6,8 +6,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // A record says for which group alone it is; nobody who publishes can say so of a message, and

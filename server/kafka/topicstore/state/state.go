@@ -15,10 +15,10 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/commitlog/producers"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/topiclog"
-	"github.com/parley-chat/parley/server/topic/commitlog"
-	"github.com/parley-chat/parley/server/topic/commitlog/producers"
 )
 
 // Name is the name of the compacted topic of Kafka that holds what a log has to know beside its

@@ -8,7 +8,7 @@ import (
 	"sort"
 	"sync"
 
-	"github.com/parley-chat/parley/server/topic/commitlog"
+	"github.com/parley-chat/parley/server/commitlog"
 )
 
 // Limits of what a session may be sent.

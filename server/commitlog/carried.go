@@ -6,8 +6,8 @@ import (
 	"hash/crc32"
 	"math"
 
+	"github.com/parley-chat/parley/server/commitlog/producers"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/topic/commitlog/producers"
 )
 
 // Records of a [Local] in which logs are carried from one engine to another.

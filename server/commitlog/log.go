@@ -20,8 +20,8 @@ import (
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/commitlog/producers"
 	"github.com/parley-chat/parley/server/event"
-	"github.com/parley-chat/parley/server/topic/commitlog/producers"
 )
 
 // Limits of an append. What a publisher may send is less.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/parley-chat/parley/server/commitlog/producers"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/topic/commitlog/producers"
 )
 
 // producerName is whose numbers are remembered where.

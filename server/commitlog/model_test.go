@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/commitlog/commitlogtest"
 	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
-	"github.com/parley-chat/parley/server/topic/commitlog"
-	"github.com/parley-chat/parley/server/topic/commitlog/commitlogtest"
 )
 
 // model is a partition as a list of messages, with what its producers published.

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // cpu is what the process has used so far.

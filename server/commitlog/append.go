@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/parley-chat/parley/server/commitlog/producers"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/topic/commitlog/producers"
 )
 
 // Append implements Log.

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/commitlog/producers"
 	"github.com/parley-chat/parley/server/event/eventtest"
-	"github.com/parley-chat/parley/server/topic/commitlog/producers"
 )
 
 func randomMessage(rng *rand.Rand) *Message {
@@ -127,7 +127,7 @@ var addGolden = flag.String("add-golden", "", "add the present encodings to the 
 // What released versions have written is read by all later ones; an encoding that changes
 // is a new version. What is in the corpus is never rewritten:
 //
-//	go test ./server/topic/commitlog -run Golden -add-golden v2
+//	go test ./server/commitlog -run Golden -add-golden v2
 func TestGoldenRecords(t *testing.T) {
 	a := &Append{Partition: Partition{Topic: 1 << 33, Number: 255}, Producer: Producer{ID: "p é", Number: 77},
 		Messages: []*Message{{Key: "k", Type: "t", CorrelationId: "c", Headers: map[string]string{"b": "2", "a": "1"},

@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
-	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // counted counts the keys that are looked at, and the records that are written.
