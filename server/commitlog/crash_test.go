@@ -242,8 +242,10 @@ func TestPowerLoss(t *testing.T) {
 // hasty is an engine that says that something is durable before it is.
 type hasty struct{ store.Records }
 
-func (h hasty) Commit(ctx context.Context, list []store.Record) (func() error, error) {
-	wait, err := h.Records.Commit(ctx, list)
+func (h hasty) Commit(
+	ctx context.Context, list []store.Record, rows ...store.Key,
+) (func() error, error) {
+	wait, err := h.Records.Commit(ctx, list, rows...)
 	if err != nil {
 		return nil, err
 	}
@@ -256,8 +258,10 @@ func (h hasty) Commit(ctx context.Context, list []store.Record) (func() error, e
 // forgetful is an engine that loses what was written last of each commit.
 type forgetful struct{ store.Records }
 
-func (f forgetful) Commit(ctx context.Context, list []store.Record) (func() error, error) {
-	return f.Records.Commit(ctx, list[len(list)-1:])
+func (f forgetful) Commit(
+	ctx context.Context, list []store.Record, rows ...store.Key,
+) (func() error, error) {
+	return f.Records.Commit(ctx, list[len(list)-1:], rows...)
 }
 
 // The same rounds must notice engines and logs that promise too early.

@@ -209,9 +209,11 @@ type counting struct {
 	seeks, writes int
 }
 
-func (c *counting) Commit(ctx context.Context, list []store.Record) (func() error, error) {
+func (c *counting) Commit(
+	ctx context.Context, list []store.Record, rows ...store.Key,
+) (func() error, error) {
 	c.writes += len(list)
-	return c.Records.Commit(ctx, list)
+	return c.Records.Commit(ctx, list, rows...)
 }
 
 func (c *counting) Seek(ctx context.Context, from, until []byte, descending bool,
@@ -461,11 +463,13 @@ type full struct {
 	is bool
 }
 
-func (f *full) Commit(ctx context.Context, list []store.Record) (func() error, error) {
+func (f *full) Commit(
+	ctx context.Context, list []store.Record, rows ...store.Key,
+) (func() error, error) {
 	for _, r := range list {
 		if f.is && r.Until == nil && !r.Frees {
 			return nil, store.ErrFull
 		}
 	}
-	return f.Records.Commit(ctx, list)
+	return f.Records.Commit(ctx, list, rows...)
 }

@@ -26,9 +26,11 @@ func (c *counted) Seek(ctx context.Context, from, to []byte, back bool,
 	})
 }
 
-func (c *counted) Commit(ctx context.Context, list []store.Record) (func() error, error) {
+func (c *counted) Commit(
+	ctx context.Context, list []store.Record, rows ...store.Key,
+) (func() error, error) {
 	c.written += len(list)
-	return c.Records.Commit(ctx, list)
+	return c.Records.Commit(ctx, list, rows...)
 }
 
 // HQ-R5: a trim costs the same whatever it removes: it looks at a few batches, and writes where

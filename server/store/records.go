@@ -19,9 +19,15 @@ type Record struct {
 type Records interface {
 	// Commit applies records in order, all or none of them. They are visible when it
 	// returns, and durable when wait returns nil; wait must be called once. Commits become
-	// durable in their order. Errors: ErrFull (never if all are removals or Frees),
-	// ErrClosed, ErrUnavailable; of wait: ErrAmbiguous.
-	Commit(ctx context.Context, records []Record) (wait func() error, err error)
+	// durable in their order. Rows of tables are deleted in the same commit: there is no
+	// moment, and no crash, with one and not the other. A row that is not there is no error.
+	//
+	// Errors: ErrInvalid (a key of a row), ErrFull, ErrClosed, ErrUnavailable; of wait:
+	// ErrAmbiguous. A commit of removals and Frees is never refused with ErrFull. One that
+	// deletes rows is refused only once half of the disk's reserve is used: what was accepted
+	// and waits in rows still gets into the logs on a full disk, and the other half remains
+	// for what the engine must write.
+	Commit(ctx context.Context, records []Record, rows ...Key) (wait func() error, err error)
 	// Seek calls f with the records from a key on, below another one (nil: all), in order,
 	// as of one moment, until f returns false; descending, it begins with the last one. key
 	// is valid during the call of f only, as is what value returns, which reads the record.

@@ -24,8 +24,10 @@ type slowDisk struct {
 	release chan struct{}
 }
 
-func (d *slowDisk) Commit(ctx context.Context, list []store.Record) (func() error, error) {
-	wait, err := d.Records.Commit(ctx, list)
+func (d *slowDisk) Commit(
+	ctx context.Context, list []store.Record, rows ...store.Key,
+) (func() error, error) {
+	wait, err := d.Records.Commit(ctx, list, rows...)
 	if err != nil || !d.on.Load() {
 		return wait, err
 	}

@@ -132,9 +132,11 @@ type secRecords struct {
 	writes *secWrites
 }
 
-func (r secRecords) Commit(ctx context.Context, records []store.Record) (func() error, error) {
+func (r secRecords) Commit(
+	ctx context.Context, records []store.Record, rows ...store.Key,
+) (func() error, error) {
 	r.writes.note(fmt.Sprintf("%d records", len(records)))
-	return r.Records.Commit(ctx, records)
+	return r.Records.Commit(ctx, records, rows...)
 }
 
 // secLog collects what is logged, at every level.

@@ -11,24 +11,43 @@ import (
 // NewBatch makes a batch of about a size in bytes, for Commit.
 func (s *Store) NewBatch(size int) *pebble.Batch { return s.db.NewBatchWithSize(size) }
 
-// Commit applies a batch of records, which lie beside the tables: package records is its
-// caller. It follows the rules of a plan: visible when Commit returns, durable when wait,
-// which must be called once, returns nil. frees says that the batch makes room.
-func (s *Store) Commit(ctx context.Context, b *pebble.Batch, frees bool) (wait func() error, err error) {
+// Commit applies a batch of records, which lie beside the tables, and deletes rows: package
+// records is its caller. It follows the rules of a plan: visible when Commit returns, durable
+// when wait, which must be called once, returns nil. frees says that the records make room.
+//
+// The caller may hold locks of its own over its records. The locks of the rows are taken
+// behind these, as by every plan, and no plan waits for a lock of a caller.
+func (s *Store) Commit(
+	ctx context.Context, b *pebble.Batch, frees bool, rows []store.Key,
+) (wait func() error, err error) {
+	deletes := make([]store.Write, len(rows))
+	for i, k := range rows {
+		if err := k.Validate(); err != nil {
+			return nil, err
+		}
+		deletes[i] = store.Write{Op: store.OpDelete, Key: k}
+	}
 	if err := s.begin(ctx); err != nil {
 		return nil, err
 	}
 	defer s.life.RUnlock()
-	if !frees && s.full() {
+	if !frees && s.full() && (len(rows) == 0 || s.disk.Crowded(s.opts.now())) {
 		s.refused.Add(1)
 		return nil, store.ErrFull
 	}
-	ticket, err := s.publish(b)
+	t, err := s.apply(b, deletes)
 	if err != nil {
 		return nil, err
 	}
+	s.countOutboxDeletes(t.outboxDeletes)
+	if !t.written { // nothing to write, but what was seen must be on the disk
+		return func() error {
+			_ = b.Close()
+			return s.barrier.Wait(ctx)
+		}, nil
+	}
 	// A sync needs no open store: closing it syncs what is left.
-	return func() error { return s.finish(b, ticket) }, nil
+	return func() error { return s.finish(b, t.ticket) }, nil
 }
 
 // Iterate calls f with an iterator over [lower, upper).

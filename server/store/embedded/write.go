@@ -101,8 +101,8 @@ type applied struct {
 	outboxDeletes int64
 }
 
-// apply evaluates the writes and applies them to the database, all under the
-// locks of their items. The batch is visible afterwards, but not synced.
+// apply evaluates the writes and applies them to the database, with what the batch has
+// already, all under the locks of their items. The batch is visible afterwards, but not synced.
 func (s *Store) apply(b *pebble.Batch, writes []store.Write) (applied, error) {
 	w := newWorkspace(writes)
 	defer w.release()

@@ -34,8 +34,13 @@ func Of(s *embedded.Store) *Records {
 const batchOverhead = 32
 
 // Commit implements store.Records.
-func (r *Records) Commit(ctx context.Context, records []store.Record) (wait func() error, err error) {
+func (r *Records) Commit(
+	ctx context.Context, records []store.Record, rows ...store.Key,
+) (wait func() error, err error) {
 	size := batchOverhead
+	for i := range rows {
+		size += batchOverhead + len(rows[i].PK) + len(rows[i].SK)
+	}
 	frees := true
 	for i := range records {
 		size += batchOverhead + len(records[i].Key) + len(records[i].Value) + len(records[i].Until)
@@ -48,7 +53,7 @@ func (r *Records) Commit(ctx context.Context, records []store.Record) (wait func
 			return nil, err
 		}
 	}
-	if wait, err = r.of.Commit(ctx, b, frees); err != nil {
+	if wait, err = r.of.Commit(ctx, b, frees, rows); err != nil {
 		_ = b.Close() // nothing was written, the error says why
 	}
 	return wait, err
