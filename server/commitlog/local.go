@@ -31,9 +31,9 @@ type Local struct {
 	records store.Records
 	now     func() time.Time
 
-	deleting   sync.RWMutex // exclusive in Delete, shared by appends
-	mu         sync.Mutex   // of the map
-	partitions map[Partition]*partition
+	deleting   sync.RWMutex                    // exclusive in Delete, shared by appends
+	mu         sync.Mutex                      // of the map
+	partitions map[uint64]map[int32]*partition // by topic and number
 	windows    producers.Cache[producerName]
 }
 
@@ -42,7 +42,7 @@ var _ Log = (*Local)(nil)
 // NewLocal makes a Log on an engine's records. now is the clock that batches get their time
 // from.
 func NewLocal(records store.Records, now func() time.Time) *Local {
-	return &Local{records: records, now: now, partitions: map[Partition]*partition{}}
+	return &Local{records: records, now: now, partitions: map[uint64]map[int32]*partition{}}
 }
 
 // partition is the state of a partition since it was used first.
@@ -69,10 +69,15 @@ func (p *partition) raise(end int64) {
 func (l *Local) partition(id Partition) *partition {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := l.partitions[id]
+	topic := l.partitions[id.Topic]
+	if topic == nil {
+		topic = map[int32]*partition{}
+		l.partitions[id.Topic] = topic
+	}
+	p := topic[id.Number]
 	if p == nil {
 		p = &partition{id: id}
-		l.partitions[id] = p
+		topic[id.Number] = p
 	}
 	return p
 }
@@ -228,9 +233,7 @@ func (l *Local) remove(ctx context.Context, topic uint64) (wait func() error, er
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for n := range int32(MaxPartitions) {
-		delete(l.partitions, Partition{topic, n})
-	}
+	delete(l.partitions, topic)
 	l.windows.DropAll(func(w producerName) bool { return w.partition.Topic == topic })
 	return wait, nil
 }

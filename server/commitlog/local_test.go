@@ -17,6 +17,8 @@ import (
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
+	"github.com/parley-chat/parley/server/topic/settings"
+	"github.com/parley-chat/parley/workers/migrate"
 )
 
 // The round trip of all fields is HQ-B13, the position at a time HQ-J05.
@@ -472,4 +474,24 @@ func (f *full) Commit(
 		}
 	}
 	return f.Records.Commit(ctx, list, rows...)
+}
+
+// A log has room for the partitions of every topic that can be configured or migrated to.
+func TestPartitionsOfAllTopicsFit(t *testing.T) {
+	for what, most := range map[string]int32{
+		"durable topics": settings.MaxPartitions, "migrations": migrate.MaxPartitions,
+	} {
+		log := commitlog.NewLocal(records.Of(embeddedtest.NewDisk(nil).Open(t, nil)), time.Now)
+		last := commitlog.Partition{Topic: 1, Number: most - 1}
+		mustAppend(t, log, last, commitlogtest.Message(1))
+		mustAppend(t, log, home, commitlogtest.Message(2))
+		if err := log.Delete(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range []commitlog.Partition{home, last} {
+			if _, end, err := log.Bounds(t.Context(), p); err != nil || end != 0 {
+				t.Errorf("%s: partition %s of a deleted topic ends with %d, %v", what, p, end, err)
+			}
+		}
+	}
 }

@@ -28,7 +28,7 @@ import (
 const (
 	MaxMessages    = 10_000               // of a batch
 	MaxBatchBytes  = 8 << 20              // of a batch, encoded
-	MaxPartitions  = 256                  // of a topic
+	MaxPartitions  = 1024                 // of a topic; durable topics are configured with fewer
 	MaxProducerID  = 255                  // bytes
 	ProducerWindow = producers.Remembered // numbers of a producer that a partition remembers
 )

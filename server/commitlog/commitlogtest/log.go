@@ -34,6 +34,9 @@ func (c *Clock) Advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
+// mostPartitions is how many partitions a durable topic is configured with at most.
+const mostPartitions = 256
+
 // Open opens an empty log whose batches get their time from a clock.
 type Open func(t *testing.T, now func() time.Time) commitlog.Log
 
@@ -72,7 +75,7 @@ func run(t *testing.T, open Open, sparse bool) {
 			for number := uint64(6); number <= 8; number++ {
 				partitions := int32(2)
 				if name == "many partitions" && number == f.at.Topic {
-					partitions = commitlog.MaxPartitions
+					partitions = mostPartitions
 				}
 				f.create(t, number, partitions)
 			}
@@ -216,7 +219,7 @@ func times(t *testing.T, f *fixture) {
 
 func manyPartitions(t *testing.T, f *fixture) {
 	var list []commitlog.Append
-	for n := int32(commitlog.MaxPartitions) - 1; n >= 0; n-- {
+	for n := int32(mostPartitions) - 1; n >= 0; n-- {
 		p := commitlog.Partition{Topic: 7, Number: n}
 		list = append(list, commitlog.Append{Partition: p, Messages: messages(int(n), 2)})
 	}
@@ -439,7 +442,7 @@ func badInput(t *testing.T, f *fixture) {
 		"nothing":            {nil, commitlog.ErrInvalid},
 		"no messages":        {one(f.at, nobody), commitlog.ErrInvalid},
 		"negative partition": {one(commitlog.Partition{Topic: 1, Number: -1}, nobody, good...), commitlog.ErrInvalid},
-		"partition 256":      {one(commitlog.Partition{Topic: 1, Number: 256}, nobody, good...), commitlog.ErrInvalid},
+		"partition 1024":     {one(commitlog.Partition{Topic: 1, Number: 1024}, nobody, good...), commitlog.ErrInvalid},
 		"topic too high":     {one(commitlog.Partition{Topic: 1 << 63}, nobody, good...), commitlog.ErrInvalid},
 		"too many messages":  {one(f.at, nobody, messages(0, 10_001)...), commitlog.ErrTooLarge},
 		"too many bytes":     {one(f.at, nobody, &commitlog.Message{Payload: make([]byte, 8<<20)}), commitlog.ErrTooLarge},
@@ -454,8 +457,8 @@ func badInput(t *testing.T, f *fixture) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, _, err := f.Bounds(t.Context(), commitlog.Partition{Number: 256}); !errors.Is(err, commitlog.ErrInvalid) {
-		t.Errorf("bounds of partition 256: %v", err)
+	if _, _, err := f.Bounds(t.Context(), commitlog.Partition{Number: 1024}); !errors.Is(err, commitlog.ErrInvalid) {
+		t.Errorf("bounds of partition 1024: %v", err)
 	}
 	f.check(t, 0)
 }
