@@ -13,6 +13,7 @@ import (
 
 	"github.com/parley-chat/parley/server/backend/restore"
 	"github.com/parley-chat/parley/server/backup"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/durable"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
@@ -115,7 +116,8 @@ func embeddedSource(ctx context.Context, st *embedded.Store) (src move.Source, e
 	return src, err
 }
 
-// contentOf is what an export reads of an embedded store.
+// contentOf is what an export reads of an embedded store. Of the records it is those of durable
+// topics: what the event log has is published again in the new place.
 func contentOf(st *embedded.Store) move.Source {
 	read := func(ctx context.Context, after []byte, each func(key, value []byte) bool) error {
 		var from []byte
@@ -123,7 +125,8 @@ func contentOf(st *embedded.Store) move.Source {
 			from = append(bytes.Clone(after), 0)
 		}
 		var failed error
-		err := records.Of(st).Seek(ctx, from, nil, false, func(key []byte, value func() ([]byte, error)) bool {
+		until := commitlog.CarriedEnd()
+		err := records.Of(st).Seek(ctx, from, until, false, func(key []byte, value func() ([]byte, error)) bool {
 			v, err := value()
 			failed = err
 			return err == nil && each(key, v)
@@ -234,8 +237,14 @@ func (t *embeddedTarget) Rows(_ context.Context, rows []store.Row) error {
 	return t.raw.Put(rows)
 }
 
-// Records implements move.Target.
+// Records implements move.Target. Error: commitlog.ErrNotCarried.
 func (t *embeddedTarget) Records(ctx context.Context, list []store.Record) error {
+	for i := range list {
+		// A key that is none of a log is damage, which moves to an engine of the same kind.
+		if _, _, err := commitlog.CarriedTo(list[i].Key); errors.Is(err, commitlog.ErrNotCarried) {
+			return err
+		}
+	}
 	wait, err := records.Of(t.st).Commit(ctx, list)
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/commitlog/record"
 	"github.com/parley-chat/parley/server/move"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -102,6 +103,12 @@ func (m *moving) fillTopics(e *backend.Backend) {
 		}
 		testkit.Value(log.Trim(ctx, at, 11))(m.t)
 	}
+	events := testkit.Value(log.CreateEventTopic(ctx, commitlog.EventTopic{Name: "events", Partitions: 4}))(m.t)
+	at := commitlog.Partition{Topic: events.Number, Number: 3}
+	testkit.Value(log.Append(ctx, []commitlog.Append{
+		{Partition: at, References: record.References{List: []record.Reference{{Chat: "chat", Version: 1}}}},
+		{Partition: at, Records: []record.Record{{Value: []byte("stays")}}},
+	}))(m.t)
 	all, none := positions.Of(positions.Run{From: 3, To: positions.Open}), positions.Set{}
 	acked := positions.Of(positions.Run{From: 5, To: 9})
 	c := cursor.Cursor{Generation: 1, Start: 3, Floor: 4, Processed: 17, Required: &all, Optional: &none, Acked: &acked,
@@ -248,6 +255,46 @@ func TestMove(t *testing.T) {
 	if events, records := len(n.events()), n.inLog(); events < 60 || records < events {
 		t.Errorf("%d events, %d records", events, records)
 	}
+}
+
+// The event log does not move: an export has none of its topics and records, whether it begins or
+// continues, and an import takes none.
+func TestEventLogDoesNotMove(t *testing.T) {
+	t.Parallel()
+	m := newMoving(t)
+	if len(m.records) < 40 { // batches, heads and numbers of producers of a durable topic
+		t.Errorf("%d records move", len(m.records))
+	}
+	src, closing := m.open()
+	var last []byte
+	for key := range m.records {
+		if key > string(last) {
+			last = []byte(key)
+		}
+		if key >= "\x40" {
+			t.Errorf("record %x moves", key)
+		}
+	}
+	testkit.Must(t, src.Records(t.Context(), last, func(key, _ []byte) bool {
+		t.Errorf("record %x comes behind the last one", key)
+		return true
+	}))
+	testkit.Must(t, closing())
+	dir := filepath.Join(t.TempDir(), "moved")
+	testkit.Value(load(t.Context(), dir, m.export()))(t)
+	n := start(t, dir)
+	moved := commitlog.NewLocal(n.eng.TopicLogs, time.Now)
+	if topics := testkit.Value(moved.EventTopics(t.Context()))(t); len(topics) > 0 {
+		t.Errorf("topics of the event log have moved: %+v", topics)
+	}
+	to, closing, err := backend.OpenImport(t.Context(), config(filepath.Join(t.TempDir(), "another")), backend.Moving{})
+	testkit.Must(t, err)
+	for _, key := range []string{"\x40\x00\x00\x00\x00\x00\x00\x00\x00\x03\x00", "\xe0", "\xe1events"} {
+		if err := to.Records(t.Context(), []store.Record{{Key: []byte(key)}}); !errors.Is(err, commitlog.ErrNotCarried) {
+			t.Errorf("an import takes %x: %v", key, err)
+		}
+	}
+	testkit.Must(t, closing())
 }
 
 // An import of an export with any damaged byte names the place, and nothing of it starts; the export as it was is

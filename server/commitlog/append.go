@@ -137,7 +137,10 @@ func (w *writing) add(ctx context.Context, a *Append, d *draft) (Appended, error
 	if producer.ID == "" {
 		producer = Producer{}
 	}
-	b := d.place(next.end, producer)
+	if a.Gap > MaxGap-next.end {
+		return Appended{}, fmt.Errorf("%w: a gap of %d behind position %d", ErrInvalid, a.Gap, next.end)
+	}
+	b := d.place(next.end+a.Gap, producer)
 	if known != nil {
 		r, err := remember(known, a.Partition, b)
 		if err != nil {

@@ -7,14 +7,28 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/parley-chat/parley/server/commitlog/record"
 )
 
-// Batch holds messages of consecutive positions that were stored together. It never
-// changes.
+// Form says what a batch holds.
+type Form uint8
+
+// The forms of batches. Each topic of the event log may have both records and references.
+const (
+	Messages   Form = iota // of a durable topic
+	Records                // of Kafka
+	References             // to events of chats
+	forms
+)
+
+// Batch holds messages, records or references of consecutive positions that were stored
+// together. It never changes.
 //
-// The messages are encoded one behind the other, each as field 3 of
+// Messages are encoded one behind the other, each as field 3 of
 // parley.topic.v1.Delivery: a part of the body is a part of a delivery.
 type Batch struct {
+	Form     Form
 	Base     int64 // position of the first message
 	Time     int64 // when it was stored, unix ms; never before that of an earlier batch
 	Producer Producer
@@ -22,7 +36,8 @@ type Batch struct {
 	Gap int64
 
 	body []byte
-	ends []uint32 // of the messages in body
+	ends []uint32           // of the messages, records or references in body
+	refs *record.References // if these are its form
 }
 
 // messageTag begins each message of a body: field 3, length-delimited.
@@ -62,7 +77,17 @@ func split(body []byte, count int) ([]uint32, error) {
 	return ends, nil
 }
 
-// Count is the number of messages, at least 1.
+// Record is the ith record of a batch of records. What it holds is shared and must not be
+// changed.
+func (b *Batch) Record(i int) record.Record {
+	r, _, _ := record.Parse(b.Bytes(i, i+1)) // it was parsed before
+	return r
+}
+
+// References are those of a batch of references. They are shared and must not be changed.
+func (b *Batch) References() record.References { return *b.refs }
+
+// Count is the number of messages, records or references, at least 1.
 func (b *Batch) Count() int { return len(b.ends) }
 
 // End is the position behind the last message.
@@ -75,14 +100,15 @@ func (b *Batch) begin(i int) uint32 {
 	return b.ends[i-1]
 }
 
-// Bytes are the encoded messages from the ith to the one before the jth, i < j. They are
-// shared and must not be changed.
+// Bytes are the encoded messages or records from the ith to the one before the jth, i < j.
+// They are shared and must not be changed.
 func (b *Batch) Bytes(i, j int) []byte {
 	end := b.ends[j-1]
 	return b.body[b.begin(i):end:end]
 }
 
-// Size is the number of bytes of Bytes.
+// Size is the number of bytes of Bytes; of references, which are smaller than what they
+// stand for, it is that of their encoding.
 func (b *Batch) Size(i, j int) int { return int(b.ends[j-1] - b.begin(i)) }
 
 // content is the ith message without tag and length.

@@ -1,7 +1,9 @@
 package commitlog
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"math"
@@ -10,7 +12,14 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// Records of a [Local] in which logs are carried from one engine to another.
+// Records of a [Local] in which the logs of durable topics are carried from one engine to
+// another. Those of the event log stay: its events are published again elsewhere.
+
+// ErrNotCarried says that a record does not move to another engine.
+var ErrNotCarried = errors.New("commitlog: a record of the event log does not move")
+
+// CarriedEnd is the key behind those of all records that move.
+func CarriedEnd() []byte { return topicKey(FirstEventTopic) }
 
 // Published is a number of a producer that was stored.
 type Published struct {
@@ -27,9 +36,9 @@ type Carried struct {
 	Published *Published
 }
 
-// ParseCarried reads a record. Error: store.ErrCorrupt.
+// ParseCarried reads a record. Errors: store.ErrCorrupt, ErrNotCarried.
 func ParseCarried(key, value []byte) (c Carried, err error) {
-	p, kind, rest, err := parseKey(key)
+	p, kind, rest, err := parseCarriedKey(key)
 	if err != nil {
 		return c, err
 	}
@@ -40,7 +49,7 @@ func ParseCarried(key, value []byte) (c Carried, err error) {
 		h, err = parseHead(value)
 		c.Start = h.start
 	case kindBatch:
-		c.Batch, err = parseBatch(value, lastOf(key))
+		c.Batch, err = parseAt(key, value)
 	case kindProducer:
 		c.Published = &Published{Producer: string(rest[1 : len(rest)-1]), Slot: rest[len(rest)-1]}
 		c.Published.Published, err = parsePublished(value)
@@ -48,10 +57,18 @@ func ParseCarried(key, value []byte) (c Carried, err error) {
 	return c, err
 }
 
+func parseCarriedKey(key []byte) (p Partition, kind byte, rest []byte, err error) {
+	if bytes.Compare(key, CarriedEnd()) >= 0 {
+		return p, 0, nil, fmt.Errorf("%w: %x", ErrNotCarried, key)
+	}
+	return parseKey(key)
+}
+
 // CarriedTo says where the record with a key lies: the partition, and if it is a batch the position behind
 // its last message, -1 if it comes before all batches, and the highest there is if it comes after them.
+// Errors: store.ErrCorrupt, ErrNotCarried.
 func CarriedTo(key []byte) (p Partition, position int64, err error) {
-	p, kind, _, err := parseKey(key)
+	p, kind, _, err := parseCarriedKey(key)
 	switch {
 	case err != nil:
 		return p, 0, err
@@ -71,12 +88,11 @@ func CarriedStart(p Partition, start int64) store.Record {
 // CarriedBatch is the record of a batch.
 func CarriedBatch(p Partition, b *Batch) store.Record {
 	v := make([]byte, batchHeader, batchHeader+gapSize+len(b.Producer.ID)+8+len(b.body))
-	v[0] = batchVersion
+	v[0] = versionOf(Messages, b.Gap)
 	binary.BigEndian.PutUint64(v[baseAt:], uint64(b.Base))
 	binary.BigEndian.PutUint64(v[timeAt:], uint64(b.Time))
 	binary.BigEndian.PutUint32(v[countAt:], uint32(b.Count()))
 	if b.Gap > 0 {
-		v[0] = gapVersion
 		v = binary.BigEndian.AppendUint64(v, uint64(b.Gap))
 	}
 	if v[producerAt] = byte(len(b.Producer.ID)); b.Producer.ID != "" {
@@ -93,7 +109,7 @@ func CarriedPublished(p Partition, of Published) store.Record {
 }
 
 // Facts calls each with what a record says, in a form that does not depend on which messages are in one
-// batch: engines may divide them differently. Error: store.ErrCorrupt.
+// batch: engines may divide them differently. Errors: store.ErrCorrupt, ErrNotCarried.
 func Facts(key, value []byte, each func(fact []byte)) error {
 	c, err := ParseCarried(key, value)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/parley-chat/parley/server/commitlog/record"
 )
 
 // appendBody appends messages as a batch holds them, stamped with a time in unix ms, and
@@ -41,6 +43,56 @@ func appendBody(b []byte, messages []*Message, at int64) (body []byte, ends []ui
 		ends = append(ends, uint32(len(b)-begin))
 	}
 	return b, ends, nil
+}
+
+// checkSize refuses a batch of so many entries in at most so many bytes.
+func checkSize(count, size int) error {
+	if count > MaxMessages || size > MaxBatchBytes {
+		return fmt.Errorf("%w: %d entries in up to %d bytes", ErrTooLarge, count, size)
+	}
+	return nil
+}
+
+// appendRecords appends records as a batch holds them, and returns where each ends, counted
+// from the first.
+func appendRecords(b []byte, list []record.Record) (body []byte, ends []uint32, err error) {
+	size := 0
+	for i := range list {
+		if !list[i].Valid() {
+			return nil, nil, fmt.Errorf("%w: record %d has %d headers", ErrInvalid, i, len(list[i].Headers))
+		}
+		size += list[i].Size()
+	}
+	if err := checkSize(len(list), size); err != nil {
+		return nil, nil, err
+	}
+	begin := len(b)
+	b = append(make([]byte, 0, begin+size), b...) // exactly as large as it must be, as that of messages
+	ends = make([]uint32, len(list))
+	for i := range list {
+		b = list[i].Append(b)
+		ends[i] = uint32(len(b) - begin)
+	}
+	return b, ends, nil
+}
+
+// appendReferences appends references as a batch holds them. refs is a copy, which the caller
+// cannot change.
+func appendReferences(
+	b []byte, list *record.References,
+) (body []byte, ends []uint32, refs *record.References, err error) {
+	for i := range list.List {
+		if !list.List[i].Valid() {
+			return nil, nil, nil, fmt.Errorf("%w: reference %d is %+v", ErrInvalid, i, list.List[i])
+		}
+	}
+	size := list.Size()
+	if err := checkSize(len(list.List), size); err != nil {
+		return nil, nil, nil, err
+	}
+	refs = &record.References{PublishedIn: list.PublishedIn, List: slices.Clone(list.List)}
+	body, ends = refs.Append(append(make([]byte, 0, len(b)+size), b...))
+	return body, ends, refs, nil
 }
 
 // appendStamp appends the field publish_time.

@@ -3,6 +3,8 @@ package commitlog
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/parley-chat/parley/server/store"
 )
@@ -13,7 +15,7 @@ import (
 func Inspect(
 	ctx context.Context, records store.Records, onRecord func(), found func(where, what string) error,
 ) (seen Inspected, err error) {
-	in := inspection{found: found, seen: &seen}
+	in := inspection{found: found, seen: &seen, unlisted: map[uint64]bool{}}
 	var failed error
 	err = records.Seek(ctx, nil, nil, false, func(key []byte, value func() ([]byte, error)) bool {
 		onRecord()
@@ -28,16 +30,20 @@ func Inspect(
 	if failed == nil {
 		failed = err
 	}
-	if failed != nil {
-		return seen, failed
+	if failed == nil {
+		failed = in.end()
 	}
-	return seen, in.end()
+	if failed == nil {
+		failed = in.strays()
+	}
+	return seen, failed
 }
 
 // Inspected is what an inspection has read.
 type Inspected struct {
-	Topics   int64 // with messages, or that had some
+	Topics   int64 // durable ones with messages, or that had some
 	Messages int64
+	Events   int64 // records of the event log
 }
 
 // inspection follows the batches of one partition after another.
@@ -47,9 +53,40 @@ type inspection struct {
 	at    Partition
 	head  head
 	next  int64 // position that must come next
+	// unlisted are topics of the event log with records, until the catalogue names them: it
+	// comes behind all records.
+	unlisted map[uint64]bool
+}
+
+// strays finds topics of the event log that the catalogue does not name.
+func (in *inspection) strays() error {
+	for _, topic := range slices.Sorted(maps.Keys(in.unlisted)) {
+		if err := in.found(fmt.Sprintf("topic %d of the event log", topic), "it has records, but no name"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// catalogue inspects a record of the catalogue.
+func (in *inspection) catalogue(key, value []byte) (err error) {
+	if len(key) == 1 {
+		_, err = parseCounter(value)
+	} else {
+		var t EventTopic
+		t, err = parseEntry(key, value)
+		delete(in.unlisted, t.Number)
+	}
+	if err != nil {
+		return in.found("topics of the event log", err.Error())
+	}
+	return nil
 }
 
 func (in *inspection) record(key, value []byte) error {
+	if inCatalogue(key) {
+		return in.catalogue(key, value)
+	}
 	p, kind, rest, err := parseKey(key)
 	if err != nil {
 		return in.found(fmt.Sprintf("%x", key), err.Error())
@@ -58,10 +95,13 @@ func (in *inspection) record(key, value []byte) error {
 		if err := in.end(); err != nil {
 			return err
 		}
-		if p.Topic != in.at.Topic {
+		switch {
+		case p.OfEventLog():
+			in.unlisted[p.Topic] = true
+		case p.Topic != in.at.Topic:
 			in.seen.Topics++
 		}
-		*in = inspection{found: in.found, seen: in.seen, at: p}
+		*in = inspection{found: in.found, seen: in.seen, at: p, unlisted: in.unlisted}
 	}
 	switch kind {
 	case kindHead:
@@ -71,11 +111,15 @@ func (in *inspection) record(key, value []byte) error {
 	case kindBatch:
 		var b *Batch
 		last := lastOf(key)
-		if b, err = parseBatch(value, last); err == nil && b.Base-b.Gap != in.next {
+		if b, err = parseAt(key, value); err == nil && b.Base-b.Gap != in.next {
 			err = corrupt(fmt.Sprintf("it begins with %d, position %d is expected", b.Base, in.next))
 		}
 		in.next = last + 1
-		if b != nil {
+		switch {
+		case b == nil:
+		case p.OfEventLog():
+			in.seen.Events += int64(b.Count())
+		default:
 			in.seen.Messages += int64(b.Count())
 		}
 		if err != nil {

@@ -26,13 +26,14 @@ const maxTopic = math.MaxInt64
 // the engine: the order of positions is the order of commits, in which they become durable.
 // So whoever has seen one commit to the disk knows it of all earlier ones.
 //
-// Lock order: Local.deleting, then partitions in ascending order, then what guards a map.
+// Lock order: Local.deleting, then partitions in ascending order, then what guards a map, or
+// the engine's own locks of rows.
 type Local struct {
 	records store.Records
 	now     func() time.Time
 
-	deleting   sync.RWMutex                    // exclusive in Delete, shared by appends
-	mu         sync.Mutex                      // of the map
+	deleting   sync.RWMutex                    // exclusive where topics are made and deleted, shared by appends
+	mu         sync.Mutex                      // of the maps
 	partitions map[uint64]map[int32]*partition // by topic and number
 	windows    producers.Cache[producerName]
 }
@@ -98,6 +99,11 @@ func (l *Local) lock(ctx context.Context, p *partition) error {
 }
 
 func (l *Local) load(ctx context.Context, p *partition) error {
+	if p.id.OfEventLog() {
+		if err := l.checkEventTopic(ctx, p.id); err != nil {
+			return err
+		}
+	}
 	var bad error
 	err := l.records.Seek(ctx, headKey(p.id), batchKey(p.id, 0), false, func(_ []byte, value func() ([]byte, error)) bool {
 		var v []byte
@@ -212,9 +218,10 @@ func (l *Local) trim(
 	return from, next.start, wait, nil
 }
 
-// Delete implements Log. A partition that is used afterwards begins at 0 again.
+// Delete implements Log. A partition that is used afterwards begins at 0 again. Topics of the
+// event log go with [Local.RemoveEventTopic].
 func (l *Local) Delete(ctx context.Context, topic uint64) error {
-	if topic > maxTopic {
+	if topic >= FirstEventTopic {
 		return fmt.Errorf("%w: topic %d", ErrInvalid, topic)
 	}
 	wait, err := l.remove(ctx, topic)
@@ -227,13 +234,23 @@ func (l *Local) Delete(ctx context.Context, topic uint64) error {
 func (l *Local) remove(ctx context.Context, topic uint64) (wait func() error, err error) {
 	l.deleting.Lock()
 	defer l.deleting.Unlock()
-	wait, err = l.records.Commit(ctx, []store.Record{{Key: topicKey(topic), Until: topicKey(topic + 1)}})
+	wait, err = l.records.Commit(ctx, []store.Record{allOf(topic)})
 	if err != nil {
 		return nil, err
 	}
+	l.forget(topic)
+	return wait, nil
+}
+
+// allOf removes all records of a topic.
+func allOf(topic uint64) store.Record {
+	return store.Record{Key: topicKey(topic), Until: topicKey(topic + 1)}
+}
+
+// forget drops what is in memory of a topic that is deleted.
+func (l *Local) forget(topic uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.partitions, topic)
 	l.windows.DropAll(func(w producerName) bool { return w.partition.Topic == topic })
-	return wait, nil
 }

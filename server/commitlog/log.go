@@ -1,9 +1,13 @@
-// Package commitlog keeps the messages of topics: partitions, each an ordered log of
-// batches with positions from 0 on.
+// Package commitlog keeps the messages of durable topics and the records of the event log:
+// partitions, each an ordered log of batches with positions from 0 on.
 //
 // It owns positions, the encoding of batches, which messages a producer has published
-// already, and where a partition begins and ends. It owns neither topics, which are numbers
-// here, nor who reads, how long messages stay, or what is kept in memory for readers.
+// already, where a partition begins and ends, and which topics the event log has. It owns
+// neither durable topics, which are numbers here, nor who reads, how long messages stay, or
+// what is kept in memory for readers.
+//
+// Durable topics hold messages, topics of the event log hold records of Kafka or references
+// to events of chats (package record). The number of a topic says which.
 //
 // Concurrency: a Log may be used by many goroutines. A Batch never changes once it is made
 // and is shared by all who read it.
@@ -21,6 +25,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/commitlog/producers"
+	"github.com/parley-chat/parley/server/commitlog/record"
 	"github.com/parley-chat/parley/server/event"
 )
 
@@ -30,6 +35,7 @@ const (
 	MaxBatchBytes  = 8 << 20              // of a batch, encoded
 	MaxPartitions  = 1024                 // of a topic; durable topics are configured with fewer
 	MaxProducerID  = 255                  // bytes
+	MaxGap         = 1 << 62              // positions before a batch; no gap ends behind it
 	ProducerWindow = producers.Remembered // numbers of a producer that a partition remembers
 )
 
@@ -51,6 +57,9 @@ var (
 	// ErrFenced says that nothing can be appended any more: another process has opened the
 	// log, or it has to be opened again.
 	ErrFenced = errors.New("commitlog: another process has taken the log over")
+	// ErrNoTopic says that the event log has no topic of a number or a name, or that the topic
+	// does not have the partition.
+	ErrNoTopic = errors.New("commitlog: the event log has no such topic")
 	// ErrLost says that a topic's messages are not where they were stored.
 	ErrLost = errors.New("commitlog: the topic's log is lost")
 )
@@ -77,6 +86,13 @@ type Partition struct {
 	Topic  uint64 // number of the topic, never used again
 	Number int32  // from 0
 }
+
+// FirstEventTopic is the lowest number of a topic of the event log. Numbers of durable topics
+// count up from 1 and never get there.
+const FirstEventTopic = 1 << 62
+
+// OfEventLog reports whether a partition belongs to the event log.
+func (p Partition) OfEventLog() bool { return p.Topic >= FirstEventTopic }
 
 func (p Partition) String() string { return fmt.Sprintf("%d/%d", p.Topic, p.Number) }
 
@@ -105,17 +121,43 @@ type Producer struct {
 	Number int64
 }
 
-// Append is a batch to be stored.
+// Append is a batch to be stored. A durable topic has Messages. A topic of the event log has
+// either Records or References, which only a [Local] stores.
 type Append struct {
-	Partition Partition
-	Messages  []*Message // they are not kept; publish_time is not read
-	Producer  Producer
+	Partition  Partition
+	Messages   []*Message // they are not kept; publish_time is not read
+	Records    []record.Record
+	References record.References
+	Producer   Producer
+	// Gap is how many positions before the batch are not given to anything. Only topics of
+	// the event log have some: they keep the offsets that their records had elsewhere.
+	Gap int64
 }
 
-// Check refuses what no log stores, but for the messages, which [NewBatch] checks.
+// form is what the batch holds.
+func (a *Append) form() Form {
+	switch {
+	case len(a.References.List) > 0:
+		return References
+	case len(a.Records) > 0:
+		return Records
+	}
+	return Messages
+}
+
+// Check refuses what no log stores, but for the content of messages, which [NewBatch] checks.
 func (a *Append) Check() error {
 	if err := checkPartition(a.Partition); err != nil {
 		return err
+	}
+	events, form := a.Partition.OfEventLog(), a.form()
+	if events != (form != Messages) || form == References && len(a.Records) > 0 ||
+		form != Messages && len(a.Messages) > 0 {
+		return fmt.Errorf("%w: %d messages, %d records and %d references for partition %s", ErrInvalid,
+			len(a.Messages), len(a.Records), len(a.References.List), a.Partition)
+	}
+	if a.Gap < 0 || a.Gap > MaxGap || !events && a.Gap > 0 || events && a.Producer.ID != "" {
+		return fmt.Errorf("%w: a gap of %d, producer %q for partition %s", ErrInvalid, a.Gap, a.Producer.ID, a.Partition)
 	}
 	if n := len(a.Producer.ID); n > MaxProducerID || a.Producer.Number < 0 {
 		return fmt.Errorf("%w: producer's id has %d bytes, number is %d", ErrInvalid, n, a.Producer.Number)

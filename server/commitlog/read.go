@@ -80,7 +80,7 @@ func readBatch(key []byte, value func() ([]byte, error)) (*Batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseBatch(slices.Clone(v), lastOf(key))
+	return parseAt(key, slices.Clone(v))
 }
 
 // damage names the positions from one on whose record cannot even be found, because a part

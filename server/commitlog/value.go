@@ -5,19 +5,21 @@ import (
 	"fmt"
 	"hash/crc32"
 
+	"github.com/parley-chat/parley/server/commitlog/record"
 	"github.com/parley-chat/parley/server/store"
 )
 
 // A stored batch is version, checksum, base, time, count, length of the producer's id, and
 // if there is one the id and its number; then the body. The checksum is CRC-32C of the body
-// followed by what stands between checksum and body: the body's part is computed before the
-// position is known.
+// followed by what stands between checksum and body, and but for messages by the version: the
+// body's part is computed before the position is known.
 //
-// A batch that came from a log with positions that do not exist has gapVersion, and behind the length of
-// the producer's id how many of them are right before its base.
+// The version counts forms in twos: messages have 1 and 2, records 3 and 4, references 5 and
+// 6. The even ones are of batches that came from a log with positions that do not exist: behind
+// the length of the producer's id they have how many of them are right before the base.
 const (
-	batchVersion = 1
-	gapVersion   = 2
+	firstVersion = 1
+	lastVersion  = firstVersion + 2*byte(forms) - 1
 	sumAt        = 1
 	baseAt       = sumAt + 4
 	timeAt       = baseAt + 8
@@ -29,6 +31,27 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+func versionOf(f Form, gap int64) byte {
+	v := firstVersion + 2*byte(f)
+	if gap > 0 {
+		v++
+	}
+	return v
+}
+
+// hasGap reports whether a version is one of batches with a gap.
+func hasGap(version byte) bool { return version%2 == 0 }
+
+// checksum is that of a batch with a header; body is the checksum of its body. That of records
+// and references includes the version: a body of the one may be read as the other.
+func checksum(body uint32, header []byte) uint32 {
+	sum := crc32.Update(body, castagnoli, header[baseAt:])
+	if header[0] >= versionOf(Records, 0) {
+		sum = crc32.Update(sum, castagnoli, header[:1])
+	}
+	return sum
+}
+
 func corrupt(what string) error { return fmt.Errorf("%w: %s", store.ErrCorrupt, what) }
 
 // draft is a batch that has no position yet.
@@ -38,42 +61,73 @@ type draft struct {
 	ends    []uint32
 	at      int64 // unix ms
 	bodySum uint32
+	form    Form
+	gap     int64
+	refs    *record.References
 }
 
 func newDraft(a *Append, at int64) (*draft, error) {
 	if err := a.Check(); err != nil {
 		return nil, err
 	}
-	d := &draft{header: batchHeader}
+	d := &draft{header: batchHeader, form: a.form(), gap: a.Gap}
+	if a.Gap > 0 {
+		d.header += gapSize
+	}
 	if id := a.Producer.ID; id != "" {
 		d.header += len(id) + 8
 	}
 	return d, d.encode(a, at)
 }
 
-// encode writes the body, again if the time has changed.
+// encode writes the body, again if the time has changed, which only messages have in it.
 func (d *draft) encode(a *Append, at int64) (err error) {
-	if d.value, d.ends, err = appendBody(make([]byte, d.header), a.Messages, at); err != nil {
+	d.at = at
+	switch empty := make([]byte, d.header); {
+	case d.form != Messages && d.value != nil:
+		return nil
+	case d.form == Records:
+		d.value, d.ends, err = appendRecords(empty, a.Records)
+	case d.form == References:
+		d.value, d.ends, d.refs, err = appendReferences(empty, &a.References)
+	default:
+		d.value, d.ends, err = appendBody(empty, a.Messages, at)
+	}
+	if err != nil {
 		return err
 	}
-	d.at, d.bodySum = at, crc32.Checksum(d.value[d.header:], castagnoli)
+	d.bodySum = crc32.Checksum(d.value[d.header:], castagnoli)
 	return nil
 }
 
 // place gives the draft a position, which makes it a batch.
 func (d *draft) place(base int64, producer Producer) *Batch {
 	v := d.value
-	v[0] = batchVersion
+	v[0] = versionOf(d.form, d.gap)
+	if d.gap > 0 {
+		binary.BigEndian.PutUint64(v[batchHeader:], uint64(d.gap))
+	}
 	binary.BigEndian.PutUint64(v[baseAt:], uint64(base))
 	binary.BigEndian.PutUint64(v[timeAt:], uint64(d.at))
 	binary.BigEndian.PutUint32(v[countAt:], uint32(len(d.ends)))
 	v[producerAt] = byte(len(producer.ID))
 	if producer.ID != "" {
-		copy(v[batchHeader:], producer.ID)
+		copy(v[d.header-8-len(producer.ID):], producer.ID)
 		binary.BigEndian.PutUint64(v[d.header-8:], uint64(producer.Number))
 	}
-	binary.BigEndian.PutUint32(v[sumAt:], crc32.Update(d.bodySum, castagnoli, v[baseAt:d.header]))
-	return &Batch{Base: base, Time: d.at, Producer: producer, body: v[d.header:], ends: d.ends}
+	binary.BigEndian.PutUint32(v[sumAt:], checksum(d.bodySum, v[:d.header]))
+	return &Batch{Form: d.form, Base: base, Time: d.at, Producer: producer, Gap: d.gap, body: v[d.header:], ends: d.ends,
+		refs: d.refs}
+}
+
+// parseAt reads the batch with a key, whose form its topic must have. The batch keeps the
+// value.
+func parseAt(key, v []byte) (*Batch, error) {
+	b, err := parseBatch(v, lastOf(key))
+	if err == nil && (b.Form != Messages) != (binary.BigEndian.Uint64(key) >= FirstEventTopic) {
+		return nil, corrupt(fmt.Sprintf("batch has form %d, which its topic does not have", b.Form))
+	}
+	return b, err
 }
 
 // parseBatch reads a stored batch by the position of its last message. The batch keeps the
@@ -83,12 +137,11 @@ func parseBatch(v []byte, last int64) (*Batch, error) {
 		return nil, corrupt("batch is too short")
 	}
 	header := batchHeader
-	switch v[0] {
-	case batchVersion:
-	case gapVersion:
-		header += gapSize
-	default:
+	if v[0] < firstVersion || v[0] > lastVersion {
 		return nil, corrupt(fmt.Sprintf("batch has version %d", v[0]))
+	}
+	if hasGap(v[0]) {
+		header += gapSize
 	}
 	fixed := header
 	if n := int(v[producerAt]); n > 0 {
@@ -97,17 +150,15 @@ func parseBatch(v []byte, last int64) (*Batch, error) {
 	if len(v) < header {
 		return nil, corrupt("batch is too short")
 	}
-	sum := crc32.Update(crc32.Checksum(v[header:], castagnoli), castagnoli, v[baseAt:header])
-	if sum != binary.BigEndian.Uint32(v[sumAt:]) {
+	if checksum(crc32.Checksum(v[header:], castagnoli), v[:header]) != binary.BigEndian.Uint32(v[sumAt:]) {
 		return nil, corrupt("checksum of batch does not match")
 	}
-	b := &Batch{Base: baseOf(v), Time: timeOf(v), Gap: gapOf(v), body: v[header:]}
+	b := &Batch{Form: Form((v[0] - firstVersion) / 2), Base: baseOf(v), Time: timeOf(v), Gap: gapOf(v), body: v[header:]}
 	if header > fixed {
 		b.Producer.ID = string(v[fixed : header-8])
 		b.Producer.Number = int64(binary.BigEndian.Uint64(v[header-8:]))
 	}
-	var err error
-	if b.ends, err = split(b.body, int(binary.BigEndian.Uint32(v[countAt:]))); err != nil {
+	if err := b.split(int(binary.BigEndian.Uint32(v[countAt:]))); err != nil {
 		return nil, fmt.Errorf("%w: %w", store.ErrCorrupt, err)
 	}
 	if b.End() != last+1 || b.Gap < 0 || b.Base < b.Gap || len(b.ends) == 0 {
@@ -116,12 +167,27 @@ func parseBatch(v []byte, last int64) (*Batch, error) {
 	return b, nil
 }
 
+// split finds what the body holds.
+func (b *Batch) split(count int) (err error) {
+	switch b.Form {
+	case Records:
+		b.ends, err = record.Split(b.body, count)
+	case References:
+		var refs record.References
+		refs, b.ends, err = record.ParseReferences(b.body, count)
+		b.refs = &refs
+	default:
+		b.ends, err = split(b.body, count)
+	}
+	return err
+}
+
 // gapOf, baseOf and timeOf read the header of a batch that is at least batchHeader long.
 func baseOf(v []byte) int64 { return int64(binary.BigEndian.Uint64(v[baseAt:])) }
 func timeOf(v []byte) int64 { return int64(binary.BigEndian.Uint64(v[timeAt:])) }
 
 func gapOf(v []byte) int64 {
-	if v[0] != gapVersion || len(v) < batchHeader+gapSize {
+	if !hasGap(v[0]) || len(v) < batchHeader+gapSize {
 		return 0
 	}
 	return int64(binary.BigEndian.Uint64(v[batchHeader:]))

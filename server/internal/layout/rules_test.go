@@ -242,8 +242,14 @@ var bounds = []bound{
 	},
 	{
 		"server/commitlog/...", []string{"server/commitlog/...", "server/store", "server/event", "gen/..."},
-		"a log knows the engine's contract, and nothing of topics",
+		"a log knows the engine's contract, and nothing of durable topics or Kafka",
 	},
+	{
+		"server/eventlog", []string{"server/commitlog/...", "server/event", "server/kafka", "server/store",
+			"server/store/table"},
+		"what a record of the event log is made of knows rows and headers, and not who reads it",
+	},
+	{"server/commitlog/record", nil, "the bytes of records know no log"},
 	{
 		"server/topic/partition/...",
 		[]string{"server/topic/partition/...", "server/commitlog", "server/topic/filter", "server/topic/positions"},
