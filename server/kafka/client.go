@@ -39,13 +39,14 @@ type Record = kgo.Record
 // Header is a header of a record.
 type Header = kgo.RecordHeader
 
-// Names of the headers with an event's id and its type, and with the generation of the store's history
-// in which the record was published: a log that is put back to an earlier copy has other records at the
-// offsets after it, from another generation.
+// Names of the headers with an event's id and its type, with the generation of the store's history in
+// which the event was committed, and with that in which the record was published: a log that is put
+// back to an earlier copy has other records at the offsets after it, from another generation.
 const (
-	HeaderEventID   = "event_id"
-	HeaderEventType = "event_type"
-	HeaderPublished = "published_in"
+	HeaderEventID    = "event_id"
+	HeaderEventType  = "event_type"
+	HeaderGeneration = "generation"
+	HeaderPublished  = "published_in"
 )
 
 // Client is a connection to Kafka.

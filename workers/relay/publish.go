@@ -121,7 +121,7 @@ func (r *Relay) planOf(key store.Key, chatID string, events []event.Event, paylo
 			Headers: []kafka.Header{
 				{Key: kafka.HeaderEventID, Value: []byte(md.GetEventId())},
 				{Key: kafka.HeaderEventType, Value: []byte(spec.Type)},
-				{Key: "generation", Value: []byte(md.GetGeneration())},
+				{Key: kafka.HeaderGeneration, Value: []byte(md.GetGeneration())},
 				{Key: kafka.HeaderPublished, Value: []byte(r.cfg.Generation)},
 			},
 		})
