@@ -36,6 +36,14 @@ func (l *Local) Begin(ctx context.Context, appends []Append) (*Pending, error) {
 	if len(appends) == 0 {
 		return nil, fmt.Errorf("%w: nothing to append", ErrInvalid)
 	}
+	return l.Publish(ctx, appends, nil)
+}
+
+// Publish is Begin that deletes rows of tables in the same commit: what they ask to be
+// published is in the log once they are gone, and not before. A row that is not there is no
+// error. Without appends it only deletes. It works on a full disk within the bound of
+// [store.Records].
+func (l *Local) Publish(ctx context.Context, appends []Append, rows []store.Key) (*Pending, error) {
 	at := l.now().UnixMilli()
 	drafts := make([]*draft, len(appends))
 	for i := range appends {
@@ -51,7 +59,7 @@ func (l *Local) Begin(ctx context.Context, appends []Append) (*Pending, error) {
 		return nil, err
 	}
 	defer w.unlock()
-	wait, err := w.write(ctx, appends, drafts)
+	wait, err := w.write(ctx, appends, drafts, rows)
 	if err != nil {
 		w.forget(appends)
 		return nil, err
@@ -89,18 +97,20 @@ func (w *writing) unlock() {
 	}
 }
 
-// write gives the drafts their positions and commits them. wait is nil if all of them were
-// stored before.
-func (w *writing) write(ctx context.Context, appends []Append, drafts []*draft) (wait func() error, err error) {
+// write gives the drafts their positions, and commits them and the deletion of rows. wait is
+// nil if all of them were stored before, and there are no rows.
+func (w *writing) write(
+	ctx context.Context, appends []Append, drafts []*draft, rows []store.Key,
+) (wait func() error, err error) {
 	for i := range appends {
 		if w.appended[i], err = w.add(ctx, &appends[i], drafts[i]); err != nil {
 			return nil, err
 		}
 	}
-	if len(w.records) == 0 {
+	if len(w.records)+len(rows) == 0 {
 		return nil, nil
 	}
-	if wait, err = w.log.records.Commit(ctx, w.records); err != nil {
+	if wait, err = w.log.records.Commit(ctx, w.records, rows...); err != nil {
 		return nil, err
 	}
 	for i, p := range w.locked {
