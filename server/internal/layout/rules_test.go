@@ -256,6 +256,7 @@ var bounds = []bound{
 		"the machine knows batches and filters, and neither stores nor clocks",
 	},
 	{"server/topic/positions", nil, "sets of numbers"},
+	{"server/kafka/group", nil, "groups know rows as bytes, and neither the store nor the log"},
 	{
 		"server/move", []string{"server/durable", "server/store", "server/store/table", "server/commitlog"},
 		"an export knows rows and records, and no engine",
