@@ -45,12 +45,14 @@ type group struct {
 	expiry     time.Duration // stamp at which an offset, or the empty group, may expire; for an empty group
 	retry      time.Duration // elapsed time before which expiry is not tried again
 
-	persisted   bool          // it has a row
-	unknown     int           // writes whose outcome is not known
-	headerWrite uint64        // the last write of its row
-	offsetWrite uint64        // the last write of one of its offsets
-	offsetBytes int           // of offsets, and of those in such writes
-	inflight    map[place]int // offsets in such writes, and in how many
+	persisted   bool           // the store has its row and those of its offsets
+	unknown     int            // writes whose outcome is not known
+	headerWrite uint64         // the last write of its row
+	offsetWrite uint64         // the last write of one of its offsets
+	offsetBytes int            // of offsets, and of those in such writes
+	inflight    map[place]int  // offsets in such writes, and in how many
+	erasing     map[place]bool // offsets whose removal is in such a write
+	stray       map[place]bool // offsets that are not, but may be in the store, since their writes failed
 
 	next  time.Duration // see nextTime
 	index int           // in the queue, or -1

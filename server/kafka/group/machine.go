@@ -251,16 +251,27 @@ func (m *machine) write(g *group, rows []Row, done func(failed bool)) uint64 {
 	return m.written
 }
 
-func (m *machine) headerRow(g *group) Row { return Row{groupKey(g.name), g.header.append(nil)} }
+// allRows returns the group's own row, and those of its offsets if any of them may be missing in the store.
+func (m *machine) allRows(g *group) []Row {
+	all := []Row{{groupKey(g.name), g.header.append(nil)}}
+	if !g.persisted {
+		for p, o := range g.offsets {
+			if !g.erasing[p] {
+				all = append(all, Row{offsetKey(g.name, p), o.append(nil)})
+			}
+		}
+	}
+	return all
+}
 
 // writeHeader stores the group's own row. Answers to JoinGroup wait for it: a group that has members must not be taken for
 // one that has been empty for long. If it cannot be stored, members have to join again.
 func (m *machine) writeHeader(g *group) {
-	generation := g.generation
-	g.headerWrite = m.write(g, []Row{m.headerRow(g)}, func(failed bool) {
+	generation, whole := g.generation, !g.persisted
+	g.headerWrite = m.write(g, m.allRows(g), func(failed bool) {
 		switch {
 		case !failed:
-			g.persisted = true
+			g.persisted = g.persisted || whole
 		case g.generation == generation && (g.state == completing || g.state == stable):
 			m.prepare(g)
 		}
@@ -271,6 +282,7 @@ func (m *machine) writeHeader(g *group) {
 func (m *machine) create(name, owner string) *group {
 	g := &group{
 		name: name, header: header{owner: owner}, offsets: map[place]offset{}, inflight: map[place]int{},
+		erasing: map[place]bool{}, stray: map[place]bool{},
 		next: never, joinBy: never, syncBy: never, index: -1,
 	}
 	m.groups[name] = g
@@ -288,7 +300,7 @@ func (m *machine) touched(g *group) {
 	if m.groups[g.name] != g {
 		return
 	}
-	if g.unknown == 0 && !g.persisted && g.state == empty && len(g.pending) == 0 && len(g.offsets) == 0 {
+	if g.unknown == 0 && !g.persisted && g.state == empty && len(g.pending)+len(g.offsets)+len(g.stray) == 0 {
 		m.drop(g)
 		return
 	}

@@ -1,6 +1,8 @@
 package group
 
 import (
+	"iter"
+	"maps"
 	"slices"
 	"time"
 
@@ -75,31 +77,41 @@ func (m *machine) commit(r request, req *kmsg.OffsetCommitRequest) {
 // they replace.
 func (m *machine) store(g *group, keep []Row, offsets map[place]offset) {
 	if !g.persisted {
-		g.empty = m.stamp()
-		keep = append(keep, m.headerRow(g))
+		if g.state == empty {
+			g.empty = max(g.empty, m.stamp())
+		}
+		keep = append(m.allRows(g), keep...)
 	}
 	for p, o := range offsets {
 		g.inflight[p]++
 		m.countOffset(g, o.bytes(p))
 	}
+	whole := !g.persisted
 	g.offsetWrite = m.write(g, keep, func(failed bool) {
-		g.persisted = g.persisted || !failed
+		g.persisted = g.persisted || (whole && !failed)
 		for p, o := range offsets {
 			if g.inflight[p]--; g.inflight[p] == 0 {
 				delete(g.inflight, p)
 			}
 			was, ok := g.offsets[p]
-			switch {
-			case failed:
+			if failed {
 				m.countOffset(g, -o.bytes(p))
+				if !ok {
+					g.stray[p] = true
+				}
 				continue
-			case ok:
+			}
+			if ok {
 				m.countOffset(g, -was.bytes(p))
 			}
 			g.offsets[p] = o
+			delete(g.stray, p)
 			if at := m.expires(g, o); g.expiry == 0 || at < g.expiry {
 				g.expiry = at
 			}
+		}
+		if len(g.stray) > 0 && g.expiry == 0 {
+			g.expiry = m.firstExpiry(g)
 		}
 	})
 }
@@ -160,7 +172,7 @@ func (m *machine) storable(g *group, p place, o offset, others map[place]offset,
 	switch {
 	case len(o.metadata) > l.MetadataBytes:
 		return kerr.OffsetMetadataTooLarge.Code
-	case !replaces && g.inflight[p] == 0 && len(g.offsets)+len(g.inflight)+len(others) >= l.Offsets,
+	case !replaces && g.inflight[p] == 0 && len(g.offsets)+len(g.inflight)+len(g.stray)+len(others) >= l.Offsets,
 		grow > 0 && (g.offsetBytes+bytes > l.GroupOffsetBytes || m.offsetBytes+bytes > l.OffsetBytes):
 		return kerr.InvalidCommitOffsetSize.Code
 	}
@@ -228,7 +240,7 @@ func (m *machine) deleteOffsets(r request, req *kmsg.OffsetDeleteRequest) {
 			switch {
 			case subscribed(t.Topic):
 				one.ErrorCode = kerr.GroupSubscribedToTopic.Code
-			case committed:
+			case committed, g.stray[at]:
 				gone = append(gone, at)
 			case !exists || p.Partition < 0 || p.Partition >= known.Partitions:
 				one.ErrorCode = kerr.UnknownTopicOrPartition.Code
@@ -255,13 +267,20 @@ func (m *machine) erase(g *group, gone []place, done func(failed bool)) {
 	var remove []Row
 	for _, p := range gone {
 		remove = append(remove, Row{Key: offsetKey(g.name, p)})
+		g.erasing[p] = true
 	}
 	g.offsetWrite = m.write(g, remove, func(failed bool) {
 		for _, p := range gone {
-			if o, ok := g.offsets[p]; ok && !failed {
-				m.countOffset(g, -o.bytes(p))
-				delete(g.offsets, p)
+			delete(g.erasing, p)
+			if failed {
+				g.persisted = false // some may have been removed
+				continue
 			}
+			if o, ok := g.offsets[p]; ok {
+				m.countOffset(g, -o.bytes(p))
+			}
+			delete(g.offsets, p)
+			delete(g.stray, p)
 		}
 		if done != nil {
 			done(failed)
@@ -345,16 +364,19 @@ func (m *machine) kill(g *group, done func(failed bool)) {
 	for p := range g.offsets {
 		remove = append(remove, Row{Key: offsetKey(g.name, p)})
 	}
-	for p := range g.inflight { // these are written before
-		remove = append(remove, Row{Key: offsetKey(g.name, p)})
+	for _, others := range []iter.Seq[place]{maps.Keys(g.inflight), maps.Keys(g.stray)} {
+		for p := range others { // these are, or may have been, written before
+			remove = append(remove, Row{Key: offsetKey(g.name, p)})
+		}
 	}
 	g.state = dead
 	m.unpend(g, func(pendingMember) bool { return true })
 	g.offsetWrite = m.write(g, remove, func(failed bool) {
 		g.state = empty
-		if !failed {
+		if g.persisted = false; !failed {
 			m.countOffset(g, -g.offsetBytes)
 			clear(g.offsets)
+			clear(g.stray)
 			m.drop(g)
 		}
 		done(failed)

@@ -75,20 +75,20 @@ func (o offset) append(b []byte) []byte {
 	return binary.AppendUvarint(b, uint64(o.retention.Milliseconds()))
 }
 
-// reader reads a key or a value. After an error it returns zeros.
-type reader struct {
+// decoder reads a key or a value. After an error it returns zeros.
+type decoder struct {
 	b   []byte
 	err error
 }
 
-func (r *reader) fail() {
+func (r *decoder) fail() {
 	if r.err == nil {
 		r.err = errDamaged
 	}
 	r.b = nil
 }
 
-func (r *reader) version() {
+func (r *decoder) version() {
 	switch {
 	case len(r.b) == 0:
 		r.fail()
@@ -100,7 +100,7 @@ func (r *reader) version() {
 	}
 }
 
-func (r *reader) uvarint(most uint64) uint64 {
+func (r *decoder) uvarint(most uint64) uint64 {
 	n, size := binary.Uvarint(r.b)
 	if size <= 0 || n > most {
 		r.fail()
@@ -110,7 +110,7 @@ func (r *reader) uvarint(most uint64) uint64 {
 	return n
 }
 
-func (r *reader) varint(least, most int64) int64 {
+func (r *decoder) varint(least, most int64) int64 {
 	n, size := binary.Varint(r.b)
 	if size <= 0 || n < least || n > most {
 		r.fail()
@@ -120,11 +120,11 @@ func (r *reader) varint(least, most int64) int64 {
 	return n
 }
 
-func (r *reader) milliseconds() time.Duration {
+func (r *decoder) milliseconds() time.Duration {
 	return time.Duration(r.uvarint(uint64(maxMilliseconds))) * time.Millisecond
 }
 
-func (r *reader) text() string {
+func (r *decoder) text() string {
 	n := r.uvarint(math.MaxInt32)
 	if n > uint64(len(r.b)) {
 		r.fail()
@@ -136,7 +136,7 @@ func (r *reader) text() string {
 }
 
 // end returns the error, which there also is if bytes are left.
-func (r *reader) end() error {
+func (r *decoder) end() error {
 	if len(r.b) > 0 {
 		r.fail()
 	}
@@ -144,7 +144,7 @@ func (r *reader) end() error {
 }
 
 func readHeader(value []byte) (header, error) {
-	r := &reader{b: value}
+	r := &decoder{b: value}
 	r.version()
 	h := header{generation: int32(r.uvarint(math.MaxInt32)), empty: r.milliseconds()}
 	h.owner, h.kind = r.text(), r.text()
@@ -152,7 +152,7 @@ func readHeader(value []byte) (header, error) {
 }
 
 func readOffset(value []byte) (offset, error) {
-	r := &reader{b: value}
+	r := &decoder{b: value}
 	r.version()
 	o := offset{at: r.varint(math.MinInt64, math.MaxInt64), epoch: int32(r.varint(math.MinInt32, math.MaxInt32))}
 	o.metadata = r.text()
@@ -162,7 +162,7 @@ func readOffset(value []byte) (offset, error) {
 
 // readOffsetKey reads a key behind its kind.
 func readOffsetKey(key []byte) (group string, p place, err error) {
-	r := &reader{b: key}
+	r := &decoder{b: key}
 	group = r.text()
 	if len(r.b) < 5 { // a topic has a name
 		r.fail()
