@@ -60,8 +60,8 @@ type Limits struct {
 type Config struct {
 	Store  Store
 	Topics Topics
-	// Forbidden tells whether a client may not use a group. Such groups are refused with GROUP_AUTHORIZATION_FAILED and are
-	// left out of lists. It is called under the coordinator's lock. Nil forbids none.
+	// Forbidden tells whether a client may not use a group. Such groups are refused with GROUP_AUTHORIZATION_FAILED and
+	// are left out of lists. It is called under the coordinator's lock. Nil forbids none.
 	Forbidden func(c Client, group string) bool
 	Limits    Limits
 	Retention time.Duration    // of the offsets of empty groups; 0 is 7 days

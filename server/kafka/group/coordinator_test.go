@@ -70,8 +70,8 @@ func handle[R kmsg.Response](t *testing.T, c *Coordinator, req kmsg.Request) R {
 	return res.(R)
 }
 
-// Two members share a group through the coordinator until one of them stops its heartbeats; what they committed is there
-// after a restart, and they are not.
+// Two members share a group through the coordinator until one of them stops its heartbeats; what they committed is
+// there after a restart, and they are not.
 func TestCoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &memory{}

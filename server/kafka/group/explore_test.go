@@ -34,8 +34,8 @@ func explore(seed uint64, b *mistake, trace *strings.Builder) string {
 func explain(seed uint64, b *mistake) string {
 	var steps strings.Builder
 	failed := explore(seed, b, &steps)
-	return fmt.Sprintf("seed %d: %s\n%s\nPARLEY_EXPLORE=1 PARLEY_EXPLORE_SEED=%d go test ./server/kafka/group -run TestSchedules",
-		seed, failed, &steps, seed)
+	return fmt.Sprintf("seed %d: %s\n%s\n"+
+		"PARLEY_EXPLORE=1 PARLEY_EXPLORE_SEED=%d go test ./server/kafka/group -run TestSchedules", seed, failed, &steps, seed)
 }
 
 // Groups keep their promises under every schedule. PARLEY_EXPLORE is the number of schedules or the time for them.

@@ -236,8 +236,8 @@ func (g *group) nextTime(m *machine) time.Duration {
 	return next
 }
 
-// expires tells whether the session of a member can end now. That of a member that waits for the group cannot, unless the
-// member is new: whether it waits still is then not known.
+// expires tells whether the session of a member can end now. That of a member that waits for the group cannot, unless
+// the member is new: whether it waits still is then not known.
 func (x *member) expires() bool { return x.fresh || (!x.joining && !x.syncing) }
 
 // due does what is due in a group.

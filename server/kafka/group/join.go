@@ -62,7 +62,7 @@ func (m *machine) join(r request, req *kmsg.JoinGroupRequest) {
 		g = m.create(req.Group, r.client.Credential)
 	}
 	defer m.touched(g)
-	switch code := m.admit(g, r, req); {
+	switch code := g.admit(req); {
 	case code != 0:
 		m.refuseJoinRequest(r, req.MemberID, code)
 	case !g.accepts(req.MemberID, m.cfg.Limits.Members) || !m.fits(g, r, req):
@@ -75,7 +75,7 @@ func (m *machine) join(r request, req *kmsg.JoinGroupRequest) {
 }
 
 // admit returns the code that refuses a request because of the group's state.
-func (m *machine) admit(g *group, r request, req *kmsg.JoinGroupRequest) int16 {
+func (g *group) admit(req *kmsg.JoinGroupRequest) int16 {
 	switch {
 	case g.state == dead:
 		return kerr.CoordinatorNotAvailable.Code
@@ -228,8 +228,8 @@ func (m *machine) joinAgain(g *group, r request, req *kmsg.JoinGroupRequest) {
 	m.rebalance(g)
 }
 
-// replace gives the place of a static member to one that has the same instance id and no member id. The old one is fenced.
-// If the group stays as it is, the new one gets the assignment of the old one without a rebalance.
+// replace gives the place of a static member to one that has the same instance id and no member id. The old one is
+// fenced. If the group stays as it is, the new one gets the assignment of the old one without a rebalance.
 func (m *machine) replace(g *group, x *member, id string, r request, req *kmsg.JoinGroupRequest) {
 	leader := g.leader
 	m.refuseJoin(x, kerr.FencedInstanceID.Code)
@@ -257,7 +257,8 @@ func (m *machine) replace(g *group, x *member, id string, r request, req *kmsg.J
 	}
 }
 
-// joined tells a member of the generation, once its row is durable. skip tells a leader to leave assignments as they are.
+// joined tells a member of the generation, once its row is durable. skip tells a leader to leave assignments as they
+// are.
 func (m *machine) joined(g *group, x *member, to waiter, leader string, skip bool) {
 	res := joinResponse(to.version, x.id, 0)
 	res.Generation, res.LeaderID, res.SkipAssignment = g.generation, leader, skip

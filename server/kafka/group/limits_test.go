@@ -128,7 +128,8 @@ func TestLimitOfOffsets(t *testing.T) {
 	for p := int32(1); p < 4; p++ {
 		b.send(commitRequest(9, "h", "", -1, p, 1))
 	}
-	b.code("fifth offset while others are stored", b.commit(commitRequest(9, "h", "", -1, 4, 1)), kerr.InvalidCommitOffsetSize)
+	b.code("fifth offset while others are stored",
+		b.commit(commitRequest(9, "h", "", -1, 4, 1)), kerr.InvalidCommitOffsetSize)
 	b.settle()
 	b.code("offset", get[*kmsg.OffsetCommitResponse](b, token).Topics[0].Partitions[0].ErrorCode, nil)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// fetch answers with offsets. It waits for the commits of its groups that came before it, so that a member which joined
-// after another one's commit does not read what that one has read.
+// fetch answers with offsets. It waits for the commits of its groups that came before it, so that a member which
+// joined after another one's commit does not read what that one has read.
 func (m *machine) fetch(r request, req *kmsg.OffsetFetchRequest) {
 	after := m.finished
 	names := []string{req.Group}

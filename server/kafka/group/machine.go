@@ -32,8 +32,8 @@ type reply struct {
 	body  kmsg.Response
 }
 
-// machine is the coordinator's state. Its inputs are handle, forget, wake and stored; take returns what they made. After
-// each input, wake must be called at the time that next returns.
+// machine is the coordinator's state. Its inputs are handle, forget, wake and stored; take returns what they made.
+// After each input, wake must be called at the time that next returns.
 type machine struct {
 	cfg          Config
 	initialDelay time.Duration
@@ -111,9 +111,9 @@ func (m *machine) stamp() time.Duration {
 	return max(time.Millisecond, m.stamped.Truncate(time.Millisecond))
 }
 
-// handle takes a request, whose version is in Versions. Its answer, and those of others that it makes possible, are among
-// the replies of take, then or after a later input. A request may renew a session that is over as long as wake has not
-// ended it: a server that was paused does not hold that against members.
+// handle takes a request, whose version is in Versions. Its answer, and those of others that it makes possible, are
+// among the replies of take, then or after a later input. A request may renew a session that is over as long as wake
+// has not ended it: a server that was paused does not hold that against members.
 func (m *machine) handle(now moment, r request) {
 	m.advance(now)
 	switch body := r.body.(type) {
@@ -140,8 +140,8 @@ func (m *machine) handle(now moment, r request) {
 	}
 }
 
-// forget drops the answer to a request whose connection ended. A member that joined with the request remains, as it may
-// come back over another connection, unless it has never been given an id.
+// forget drops the answer to a request whose connection ended. A member that joined with the request remains, as it
+// may come back over another connection, unless it has never been given an id.
 func (m *machine) forget(now moment, token uint64) {
 	m.advance(now)
 	for i, w := range m.waiting {
@@ -253,19 +253,19 @@ func (m *machine) write(g *group, rows []Row, done func(failed bool)) uint64 {
 
 // allRows returns the group's own row, and those of its offsets if any of them may be missing in the store.
 func (m *machine) allRows(g *group) []Row {
-	all := []Row{{groupKey(g.name), g.header.append(nil)}}
+	all := []Row{{groupKey(g.name), g.header.value()}}
 	if !g.persisted {
 		for p, o := range g.offsets {
 			if !g.erasing[p] {
-				all = append(all, Row{offsetKey(g.name, p), o.append(nil)})
+				all = append(all, Row{offsetKey(g.name, p), o.value()})
 			}
 		}
 	}
 	return all
 }
 
-// writeHeader stores the group's own row. Answers to JoinGroup wait for it: a group that has members must not be taken for
-// one that has been empty for long. If it cannot be stored, members have to join again.
+// writeHeader stores the group's own row. Answers to JoinGroup wait for it: a group that has members must not be taken
+// for one that has been empty for long. If it cannot be stored, members have to join again.
 func (m *machine) writeHeader(g *group) {
 	generation, whole := g.generation, !g.persisted
 	g.headerWrite = m.write(g, m.allRows(g), func(failed bool) {

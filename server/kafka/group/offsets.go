@@ -56,7 +56,7 @@ func (m *machine) commit(r request, req *kmsg.OffsetCommitRequest) {
 			if res.Topics[i].Partitions[j].ErrorCode = code; code == 0 {
 				offsets[at] = o
 				bytes += o.bytes(at)
-				keep = append(keep, Row{offsetKey(g.name, at), o.append(nil)})
+				keep = append(keep, Row{offsetKey(g.name, at), o.value()})
 			}
 		}
 	}

@@ -23,6 +23,7 @@ func TestOffsetVersions(t *testing.T) {
 		if commit < 6 {
 			epoch = -1
 		}
+		want := []any{int32(3), int64(42), "note", epoch}
 		for version := int16(1); version <= 10; version++ {
 			what := fmt.Sprintf("commit of version %d, fetch of version %d", commit, version)
 			for _, all := range []bool{false, true} {
@@ -37,24 +38,27 @@ func TestOffsetVersions(t *testing.T) {
 					}
 					res := call[*kmsg.OffsetFetchResponse](b, req)
 					p := res.Topics[0].Partitions
-					testkit.Equal(t, what, []any{p[0].Partition, p[0].Offset, *p[0].Metadata, p[0].LeaderEpoch}, []any{int32(3), int64(42), "note", epoch})
+					testkit.Equal(t, what, []any{p[0].Partition, p[0].Offset, *p[0].Metadata, p[0].LeaderEpoch}, want)
 					testkit.Equal(t, what, len(p), map[bool]int{false: 2, true: 1}[all])
 					continue
 				}
 				g := kmsg.OffsetFetchRequestGroup{Group: "g"}
 				if !all {
-					g.Topics = []kmsg.OffsetFetchRequestGroupTopic{{Topic: "events", TopicID: [16]byte{7}, Partitions: []int32{3, 3, 4}}}
+					g.Topics = []kmsg.OffsetFetchRequestGroupTopic{
+						{Topic: "events", TopicID: [16]byte{7}, Partitions: []int32{3, 3, 4}},
+					}
 				}
 				req.Groups = []kmsg.OffsetFetchRequestGroup{g, g, {Group: "h", Topics: g.Topics}}
 				res := call[*kmsg.OffsetFetchResponse](b, req)
 				testkit.Equal(t, what+": groups", len(res.Groups), 2)
 				topic := res.Groups[0].Topics[0]
 				p := topic.Partitions
-				testkit.Equal(t, what, []any{p[0].Partition, p[0].Offset, *p[0].Metadata, p[0].LeaderEpoch}, []any{int32(3), int64(42), "note", epoch})
+				testkit.Equal(t, what, []any{p[0].Partition, p[0].Offset, *p[0].Metadata, p[0].LeaderEpoch}, want)
 				testkit.Equal(t, what, len(p), map[bool]int{false: 2, true: 1}[all])
 				testkit.Equal(t, what, topic.TopicID, [16]byte{7})
 				if !all {
-					testkit.Equal(t, what, []any{p[1].Offset, *p[1].Metadata, p[1].ErrorCode, res.Groups[1].Topics[0].Partitions[0].Offset},
+					other := res.Groups[1].Topics[0].Partitions[0].Offset
+					testkit.Equal(t, what, []any{p[1].Offset, *p[1].Metadata, p[1].ErrorCode, other},
 						[]any{int64(-1), "", int16(0), int64(-1)})
 				}
 			}
@@ -74,7 +78,8 @@ func TestOffsetVersions(t *testing.T) {
 	}
 	fetch := kmsg.NewPtrOffsetFetchRequest()
 	fetch.Version = 10
-	fetch.Groups = []kmsg.OffsetFetchRequestGroup{{Group: "g", Topics: []kmsg.OffsetFetchRequestGroupTopic{{TopicID: [16]byte{1}, Partitions: []int32{0}}}}}
+	topic := kmsg.OffsetFetchRequestGroupTopic{TopicID: [16]byte{1}, Partitions: []int32{0}}
+	fetch.Groups = []kmsg.OffsetFetchRequestGroup{{Group: "g", Topics: []kmsg.OffsetFetchRequestGroupTopic{topic}}}
 	b.code("fetch of an unknown id", call[*kmsg.OffsetFetchResponse](b, fetch).Groups[0].Topics[0].Partitions[0].ErrorCode,
 		kerr.UnknownTopicID)
 }
@@ -95,14 +100,16 @@ func TestFetchWaitsForCommits(t *testing.T) {
 	commit, fetch = b.send(commitRequest(9, "g", "", -1, 0, 6)), b.send(fetchRequest("g", 0))
 	b.failing = true
 	b.settle()
-	b.code("commit", get[*kmsg.OffsetCommitResponse](b, commit).Topics[0].Partitions[0].ErrorCode, kerr.CoordinatorNotAvailable)
+	b.code("commit", get[*kmsg.OffsetCommitResponse](b, commit).Topics[0].Partitions[0].ErrorCode,
+		kerr.CoordinatorNotAvailable)
 	testkit.Equal(t, "offset", get[*kmsg.OffsetFetchResponse](b, fetch).Groups[0].Topics[0].Partitions[0].Offset, 5)
 }
 
 func deleteRequest(group, topic string, partition int32) *kmsg.OffsetDeleteRequest {
 	req := kmsg.NewPtrOffsetDeleteRequest()
 	req.Group = group
-	req.Topics = []kmsg.OffsetDeleteRequestTopic{{Topic: topic, Partitions: []kmsg.OffsetDeleteRequestTopicPartition{{Partition: partition}}}}
+	of := []kmsg.OffsetDeleteRequestTopicPartition{{Partition: partition}}
+	req.Topics = []kmsg.OffsetDeleteRequestTopic{{Topic: topic, Partitions: of}}
 	return req
 }
 
@@ -241,9 +248,11 @@ func TestListsAndDescriptions(t *testing.T) {
 	res := call[*kmsg.DescribeGroupsResponse](b, req)
 	testkit.Equal(t, "groups", len(res.Groups), 4)
 	g := res.Groups[0]
-	testkit.Equal(t, "group", fmt.Sprint(g.State, g.ProtocolType, g.Protocol, g.AuthorizedOperations), "Stableconsumerrange328")
+	testkit.Equal(t, "group", fmt.Sprint(g.State, g.ProtocolType, g.Protocol, g.AuthorizedOperations),
+		"Stableconsumerrange328")
 	m := g.Members[0]
-	testkit.Equal(t, "member", fmt.Sprint(m.MemberID, m.ClientID, m.ClientHost, string(m.MemberAssignment)), leader+"app10.0.0.1A")
+	testkit.Equal(t, "member", fmt.Sprint(m.MemberID, m.ClientID, m.ClientHost, string(m.MemberAssignment)),
+		leader+"app10.0.0.1A")
 	testkit.Equal(t, "instance", *g.Members[1].InstanceID, "two")
 	b.code("none", res.Groups[2].ErrorCode, kerr.GroupIDNotFound)
 	testkit.Equal(t, "state", res.Groups[2].State, "Dead")

@@ -241,8 +241,8 @@ func (r *reader) onJoin(res *kmsg.JoinGroupResponse) {
 	}
 }
 
-// assign gives partitions to members, one digit for each. Members keep what they own up to their share; cooperative ones
-// get what another one owns in a later generation only.
+// assign gives partitions to members, one digit for each. Members keep what they own up to their share; cooperative
+// ones get what another one owns in a later generation only.
 func (r *reader) assign(members []kmsg.JoinGroupResponseMember) [][]byte {
 	share := (partitions + len(members) - 1) / max(1, len(members))
 	plan, claims := make([][]byte, len(members)), map[int32]int{}

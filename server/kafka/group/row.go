@@ -15,8 +15,8 @@ import (
 //	offset: key   2, length of the group's name, that name, topic, partition as 4 bytes in big-endian order
 //	        value 1, offset, leader epoch, metadata, time of the commit, retention or 0
 //
-// Numbers in values and lengths are varints, signed where the value can be below 0; texts have their lengths before them.
-// Times and retentions are in milliseconds, times since 1970.
+// Numbers in values and lengths are varints, signed where the value can be below 0; texts have their lengths before
+// them. Times and retentions are in milliseconds, times since 1970.
 const (
 	kindGroup, kindOffset byte = 1, 2
 	version               byte = 1
@@ -62,14 +62,14 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-func (h header) append(b []byte) []byte {
-	b = binary.AppendUvarint(append(b, version), uint64(h.generation))
+func (h header) value() []byte {
+	b := binary.AppendUvarint([]byte{version}, uint64(h.generation))
 	b = binary.AppendUvarint(b, uint64(h.empty.Milliseconds()))
 	return appendText(appendText(b, h.owner), h.kind)
 }
 
-func (o offset) append(b []byte) []byte {
-	b = binary.AppendVarint(append(b, version), o.at)
+func (o offset) value() []byte {
+	b := binary.AppendVarint([]byte{version}, o.at)
 	b = appendText(binary.AppendVarint(b, int64(o.epoch)), o.metadata)
 	b = binary.AppendUvarint(b, uint64(o.committed.Milliseconds()))
 	return binary.AppendUvarint(b, uint64(o.retention.Milliseconds()))

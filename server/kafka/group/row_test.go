@@ -24,14 +24,14 @@ func TestStoredForm(t *testing.T) {
 	}{
 		{"key of a group", groupKey("g"), "\x01g"},
 		{"key of an offset", offsetKey("g", place{"events", 258}), "\x02\x01gevents\x00\x00\x01\x02"},
-		{"group", h.append(nil), "\x01\xac\x02\x80\xd0\x95\xff\xbc1\x06reader\x08consumer"},
-		{"offset", o.append(nil), "\x01\x01\x0e\x01m\x81\xd0\x95\xff\xbc1\xe8\x07"},
+		{"group", h.value(), "\x01\xac\x02\x80\xd0\x95\xff\xbc1\x06reader\x08consumer"},
+		{"offset", o.value(), "\x01\x01\x0e\x01m\x81\xd0\x95\xff\xbc1\xe8\x07"},
 	} {
 		testkit.Equal(t, r.what, string(r.got), r.want)
 	}
 	all := noRows()
-	testkit.Must(t, all.add(Row{groupKey("g"), h.append(nil)}))
-	testkit.Must(t, all.add(Row{offsetKey("g", place{"events", 258}), o.append(nil)}))
+	testkit.Must(t, all.add(Row{groupKey("g"), h.value()}))
+	testkit.Must(t, all.add(Row{offsetKey("g", place{"events", 258}), o.value()}))
 	testkit.Must(t, all.check())
 	testkit.Equal(t, "group", all.groups["g"], h)
 	testkit.Equal(t, "offset", all.offsets["g"][place{"events", 258}], o)
@@ -39,8 +39,8 @@ func TestStoredForm(t *testing.T) {
 
 // Each row that is cut, or whose bytes go on, is an error that names it.
 func TestDamagedRows(t *testing.T) {
-	h := header{generation: 1, empty: time.Second, owner: "reader", kind: "consumer"}.append(nil)
-	o := offset{at: 5, metadata: "m", committed: time.Second}.append(nil)
+	h := header{generation: 1, empty: time.Second, owner: "reader", kind: "consumer"}.value()
+	o := offset{at: 5, metadata: "m", committed: time.Second}.value()
 	key, at := groupKey("g"), offsetKey("g", place{"events", 1})
 	var damaged []Row
 	for i := range h {
@@ -74,8 +74,8 @@ func TestDamagedRows(t *testing.T) {
 
 // Whatever a row has, reading it is an error or gives what is stored again.
 func FuzzRows(f *testing.F) {
-	f.Add(groupKey("g"), header{generation: 1, empty: time.Second, owner: "o", kind: "k"}.append(nil))
-	f.Add(offsetKey("g", place{"events", 1}), offset{at: 5, metadata: "m", committed: time.Second}.append(nil))
+	f.Add(groupKey("g"), header{generation: 1, empty: time.Second, owner: "o", kind: "k"}.value())
+	f.Add(offsetKey("g", place{"events", 1}), offset{at: 5, metadata: "m", committed: time.Second}.value())
 	f.Fuzz(func(t *testing.T, key, value []byte) {
 		all := noRows()
 		if all.add(Row{key, value}) != nil {
@@ -83,11 +83,11 @@ func FuzzRows(f *testing.F) {
 		}
 		again := noRows()
 		for name, h := range all.groups {
-			testkit.Must(t, again.add(Row{groupKey(name), h.append(nil)}))
+			testkit.Must(t, again.add(Row{groupKey(name), h.value()}))
 		}
 		for name, offsets := range all.offsets {
 			for p, o := range offsets {
-				testkit.Must(t, again.add(Row{offsetKey(name, p), o.append(nil)}))
+				testkit.Must(t, again.add(Row{offsetKey(name, p), o.value()}))
 			}
 		}
 		testkit.Equal(t, "rows", again, all)

@@ -191,13 +191,17 @@ func leaveRequest(group string, members ...kmsg.LeaveGroupRequestMember) *kmsg.L
 	return req
 }
 
-func commitRequest(version int16, group, id string, generation int32, partition int32, at int64) *kmsg.OffsetCommitRequest {
+func commitRequest(
+	version int16, group, id string, generation int32, partition int32, at int64,
+) *kmsg.OffsetCommitRequest {
 	req := kmsg.NewPtrOffsetCommitRequest()
 	req.Version, req.Group, req.MemberID, req.Generation = version, group, id, generation
 	p := kmsg.NewOffsetCommitRequestTopicPartition()
 	p.Partition, p.Offset, p.LeaderEpoch = partition, at, 3
 	p.Metadata = new(string)
-	req.Topics = []kmsg.OffsetCommitRequestTopic{{Topic: "events", TopicID: [16]byte{7}, Partitions: []kmsg.OffsetCommitRequestTopicPartition{p}}}
+	t := kmsg.OffsetCommitRequestTopic{Topic: "events", TopicID: [16]byte{7}}
+	t.Partitions = append(t.Partitions, p)
+	req.Topics = append(req.Topics, t)
 	return req
 }
 
@@ -210,7 +214,8 @@ func (b *bench) commit(req *kmsg.OffsetCommitRequest) int16 {
 // committed returns the committed offset of a partition of events, or -1.
 func (b *bench) committed(group string, partition int32) int64 {
 	b.t.Helper()
-	return get[*kmsg.OffsetFetchResponse](b, b.send(fetchRequest(group, partition))).Groups[0].Topics[0].Partitions[0].Offset
+	res := get[*kmsg.OffsetFetchResponse](b, b.send(fetchRequest(group, partition)))
+	return res.Groups[0].Topics[0].Partitions[0].Offset
 }
 
 func fetchRequest(group string, partition int32) *kmsg.OffsetFetchRequest {
@@ -302,7 +307,8 @@ func TestAnswersByState(t *testing.T) {
 			if r.state != empty {
 				b.code("heartbeat of the generation before",
 					call[*kmsg.HeartbeatResponse](b, heartbeatRequest("g", leader, gen-1)).ErrorCode, kerr.IllegalGeneration)
-				b.code("commit of the generation before", b.commit(commitRequest(9, "g", leader, gen-1, 0, 7)), kerr.IllegalGeneration)
+				b.code("commit of the generation before",
+					b.commit(commitRequest(9, "g", leader, gen-1, 0, 7)), kerr.IllegalGeneration)
 				b.code("sync of the generation before",
 					call[*kmsg.SyncGroupResponse](b, syncRequest(5, "g", leader, gen-1)).ErrorCode, kerr.IllegalGeneration)
 				late := commitRequest(9, "g", leader, gen, 0, 8)

@@ -10,10 +10,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// The explorer runs the machine with readers that behave as Kafka's clients do, on a small log, under a schedule that a
-// seed decides: readers join, leave, die, come back with an old id, lose connections and commit late; the store is slow or
-// fails; the server restarts; the machine is woken late; the wall clock is set back. The model beside it (model_test.go)
-// knows what each answer may be. After the schedule nothing fails any more, and all that lives must come to rest.
+// The explorer runs the machine with readers that behave as Kafka's clients do, on a small log, under a schedule that
+// a seed decides: readers join, leave, die, come back with an old id, lose connections and commit late; the store is
+// slow or fails; the server restarts; the machine is woken late; the wall clock is set back. The model beside it
+// (model_test.go) knows what each answer may be. After the schedule nothing fails any more, and all that lives must
+// come to rest.
 const (
 	partitions    = 4
 	exploreKept   = time.Minute // retention
