@@ -70,11 +70,12 @@ engines-up *args:
 engines-down:
     .tools/engines down
 
-# Explore schedules of chats and of delivery, and operations on topics: a million each by default, or just explore 60s.
+# Explore schedules of chats, of delivery and of consumer groups, and operations on topics: a million each by default, or just explore 60s.
 explore schedules="1000000":
     PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run 'TestSchedules$' -v ./server/chat/explorer
     PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run 'TestSchedules$' -v ./server/delivery/explorer
     PARLEY_TOPIC_OPERATIONS={{schedules}} go test -count=1 -timeout 60m -run 'TestModel$' -v ./server/topic/partition
+    PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run 'TestSchedules$' -v ./server/kafka/group
 
 # Kill the server under load and check what is left: 20 times in each test by default, or just kill 60s.
 kill rounds="20":

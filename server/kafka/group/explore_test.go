@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/testkit"
 )
 
@@ -40,6 +41,7 @@ func explain(seed uint64, b *mistake) string {
 
 // Groups keep their promises under every schedule. PARLEY_EXPLORE is the number of schedules or the time for them.
 func TestSchedules(t *testing.T) {
+	racetest.SkipSerial(t)
 	first := testkit.Seed(t, 1)
 	rounds := testkit.Rounds(t, "PARLEY_EXPLORE", usual)
 	var failing atomic.Pointer[uint64]

@@ -6,6 +6,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/parley-chat/parley/server/internal/racetest"
 )
 
 // mistake is a way to be wrong that the explorer must notice.
@@ -203,7 +205,9 @@ var mistakes = []mistake{
 		}},
 }
 
+// The explorer finds each of the seeded mistakes.
 func TestSeededMistakes(t *testing.T) {
+	racetest.SkipSerial(t)
 	for _, b := range mistakes {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
