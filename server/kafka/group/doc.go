@@ -1,9 +1,9 @@
-// Package group coordinates the consumer groups of the embedded Kafka port: who is a member, which generation a group
-// is in, who has which assignment, and up to where each partition is read.
+// Package group coordinates the consumer groups of the embedded Kafka port: their members, generations, assignments
+// and committed offsets.
 //
 // It answers the requests of Kafka's classic group protocol (Versions lists them) as Apache Kafka's coordinator does,
-// with static members and the handshake by which a member learns its id. Whether clients rebalance eagerly or
-// cooperatively is decided between them, in metadata that the coordinator passes on unread. The protocol of KIP-848
+// with static members and the handshake by which a member learns its id. Clients agree on eager or cooperative
+// rebalancing in metadata that the coordinator passes on unread. The protocol of KIP-848
 // (ConsumerGroupHeartbeat, ConsumerGroupDescribe), share groups and offsets inside of transactions are not offered.
 // The port leaves them out of ApiVersions, and clients whose group.protocol is "consumer" get an error that says so.
 //
@@ -18,7 +18,8 @@
 //
 // An answer that depends on a row is given once the row is durable. Offsets are visible from then on, and a request
 // for offsets waits for the commits of its groups that were received before it. If a write fails, everything that
-// waited for it is answered COORDINATOR_NOT_AVAILABLE, after which clients try again.
+// waited for it is answered COORDINATOR_NOT_AVAILABLE, after which clients try again. Rows of a failed write may be in
+// the store all the same: they are written or removed together with the group's next rows that depend on them.
 //
 // # Why an old member cannot commit
 //
