@@ -278,6 +278,19 @@ func TestLeave(t *testing.T) {
 		kmsg.LeaveGroupRequestMember{MemberID: leader})).Members[0].ErrorCode, kerr.UnknownMemberID)
 }
 
+// A member that is removed while it waits is told so.
+func TestRemovedWhileWaiting(t *testing.T) {
+	b := newBench(t, nil)
+	_, follower := b.in(completing, "g")
+	wait := b.send(syncRequest(5, "g", follower, 2))
+	leave := leaveRequest("g", kmsg.LeaveGroupRequestMember{InstanceID: kmsg.StringPtr("two")})
+	b.code("leave", call[*kmsg.LeaveGroupResponse](b, leave).Members[0].ErrorCode, nil)
+	b.code("wait for an assignment", get[*kmsg.SyncGroupResponse](b, wait).ErrorCode, kerr.UnknownMemberID)
+	token := b.send(joinRequest(9, "g", "", "two"))
+	b.code("leave", call[*kmsg.LeaveGroupResponse](b, leave).Members[0].ErrorCode, nil)
+	b.code("wait for a generation", get[*kmsg.JoinGroupResponse](b, token).ErrorCode, kerr.UnknownMemberID)
+}
+
 // A generation that cannot be stored is not told to members; they join again.
 func TestGenerationIsStoredFirst(t *testing.T) {
 	b := newBench(t, nil)

@@ -177,6 +177,18 @@ func TestExpiry(t *testing.T) {
 		b.pass(day + time.Second)
 		testkit.Equal(t, "offset", b.committed("g", 0), -1)
 	})
+	t.Run("a member after days, then a restart", func(t *testing.T) {
+		b := newBench(t, nil)
+		b.code("commit", b.commit(commitRequest(9, "g", "", -1, 0, 5)), nil)
+		b.pass(6 * day)
+		b.newMember("g")
+		b.pass(time.Second)
+		b.restart(b.m.cfg)
+		b.pass(6 * day)
+		testkit.Equal(t, "offset", b.committed("g", 0), 5)
+		b.pass(day + time.Second)
+		testkit.Equal(t, "offset", b.committed("g", 0), -1)
+	})
 	t.Run("a clock that was behind", func(t *testing.T) {
 		b := newBench(t, nil)
 		b.code("commit", b.commit(commitRequest(9, "g", "", -1, 0, 5)), nil)

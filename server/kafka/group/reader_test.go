@@ -415,11 +415,11 @@ func (r *reader) committed(code int16) {
 }
 
 func (r *reader) leave() {
-	if !r.alive || r.phase != reading {
+	id := r.g.ids[r.id]
+	if !r.alive || id == nil || (r.phase != reading && r.phase != syncing && r.phase != joining) {
 		return
 	}
-	r.w.log("%s leaves", r.name)
-	id := r.g.ids[r.id]
+	r.w.log("%s leaves", r.name) // over another connection, or an operator removes it, if it waits
 	req := leaveRequest(r.g.name, kmsg.LeaveGroupRequestMember{MemberID: r.id, InstanceID: r.instanceID()})
 	r.w.send(r, req, func(res kmsg.Response) {
 		code := res.(*kmsg.LeaveGroupResponse).ErrorCode
