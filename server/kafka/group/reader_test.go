@@ -37,6 +37,7 @@ type reader struct {
 	version  int16  // of JoinGroup
 
 	alive      bool
+	process    int // number of times that it has left
 	phase      phase
 	id         string
 	generation int32
@@ -153,11 +154,14 @@ func (r *reader) await(req kmsg.Request, then func(kmsg.Response)) {
 		id.joining++
 	}
 	r.waiting, r.sent = id, r.w.now
-	answered := false
+	answered, process := false, r.process
 	token := r.w.send(r, req, func(res kmsg.Response) {
 		answered = true
 		if id != nil {
 			id.joining--
+		}
+		if process != r.process {
+			return // an answer to what it was before it left
 		}
 		r.wait, r.waiting = 0, nil
 		then(res)
@@ -430,5 +434,6 @@ func (r *reader) leave() {
 		id.out = id.out || code == 0
 	})
 	r.reset()
-	r.alive = false
+	r.alive, r.wait, r.waiting = false, 0, nil
+	r.process++
 }
