@@ -208,7 +208,7 @@ func TestDamagedStore(t *testing.T) {
 	t.Log(err)
 }
 
-// Many members of a group and many goroutines end in one generation, whoever loses its connection meanwhile.
+// Many members of a group and many goroutines end in one generation, although some lose their connections.
 func TestManyCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &memory{}

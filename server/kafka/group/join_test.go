@@ -187,7 +187,7 @@ func TestTimeouts(t *testing.T) {
 		b.heartbeat(leader, 1, kerr.RebalanceInProgress)
 		b.heartbeat(follower, 1, kerr.UnknownMemberID)
 		b.code("commit in a rebalance", b.commit(commitRequest(9, "g", leader, 1, 0, 4)), nil)
-		b.code("commit of who was removed", b.commit(commitRequest(9, "g", follower, 1, 0, 9)), kerr.UnknownMemberID)
+		b.code("commit of the removed member", b.commit(commitRequest(9, "g", follower, 1, 0, 9)), kerr.UnknownMemberID)
 		testkit.Equal(t, "offset", b.committed("g", 0), 4)
 	})
 	t.Run("rebalance", func(t *testing.T) {

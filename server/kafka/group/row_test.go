@@ -72,7 +72,7 @@ func TestDamagedRows(t *testing.T) {
 	}
 }
 
-// Whatever a row has, reading it is an error or gives what is stored again.
+// Reading any bytes gives an error, or values that are stored and read again as they are.
 func FuzzRows(f *testing.F) {
 	f.Add(groupKey("g"), header{generation: 1, empty: time.Second, owner: "o", kind: "k"}.value())
 	f.Add(offsetKey("g", place{"events", 1}), offset{at: 5, metadata: "m", committed: time.Second}.value())
