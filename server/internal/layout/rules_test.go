@@ -266,6 +266,7 @@ var bounds = []bound{
 			"server/topic/partition/cursor", "server/topic/positions", "server/topic/settings", "gen/..."},
 		"what a place makes of the rows of topics is the same whatever the engine",
 	},
+	{"server/kafka/serve", nil, "requests are answered without knowing listeners, groups or stores"},
 	{
 		"server/search", []string{"server/kafka", "server/store/table", "gen/..."},
 		"what search events are knows topics and rows, and neither stores nor callers",
