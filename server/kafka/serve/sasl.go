@@ -193,8 +193,11 @@ func (s *scram) final(message string) ([]byte, error) {
 		return nil, errAuthentication
 	}
 	proof, err := base64.StdEncoding.DecodeString(message[i+len(",p="):])
-	want := "c=" + base64.StdEncoding.EncodeToString([]byte(s.gs2)) + ",r=" + s.nonce
-	if err != nil || (message[:i] != want && !strings.HasPrefix(message[:i], want+",")) {
+	binding, rest, _ := strings.Cut(message[:i], ",")
+	nonce, _, _ := strings.Cut(rest, ",") // extensions are ignored
+	// librdkafka before 2.6.1 repeats its part of the nonce. Kafka takes that too; the proof covers it.
+	if err != nil || binding != "c="+base64.StdEncoding.EncodeToString([]byte(s.gs2)) ||
+		!strings.HasPrefix(nonce, "r=") || !strings.HasSuffix(nonce, s.nonce) {
 		return nil, errAuthentication
 	}
 	signed := s.begun + "," + message[:i]

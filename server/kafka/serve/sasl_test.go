@@ -1,6 +1,11 @@
 package serve_test
 
 import (
+	"crypto/hmac"
+	"crypto/pbkdf2"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
 	"strings"
 	"testing"
 
@@ -97,6 +102,29 @@ func TestSCRAMWithoutHeaders(t *testing.T) {
 		if pass == password {
 			testkit.Value(c.send(usual(int16(kmsg.Metadata), 9)))(t)
 		}
+	}
+}
+
+// librdkafka before 2.6.1 repeats its own part of the nonce in its last message, and signs that.
+func TestRepeatedNonce(t *testing.T) {
+	for what, prefix := range map[string]string{"right": "", "repeated": "abc"} {
+		c := start(t, nil).raw(t)
+		testkit.Value(c.send(handshake(1, "SCRAM-SHA-256")))(t)
+		first := string(c.token(t, 1, []byte("n,,n=reader,r=abc")).SASLAuthBytes)
+		parts := strings.Split(first, ",")
+		salt := testkit.Value(base64.StdEncoding.DecodeString(strings.TrimPrefix(parts[1], "s=")))(t)
+		salted := testkit.Value(pbkdf2.Key(sha256.New, password, salt, 4096, sha256.Size))(t)
+		mac := func(key []byte, text string) []byte {
+			h := hmac.New(sha256.New, key)
+			_, _ = h.Write([]byte(text))
+			return h.Sum(nil)
+		}
+		key := mac(salted, "Client Key")
+		stored := sha256.Sum256(key)
+		final := "c=biws,r=" + prefix + strings.TrimPrefix(parts[0], "r=")
+		subtle.XORBytes(key, key, mac(stored[:], "n=reader,r=abc,"+first+","+final))
+		res := c.token(t, 1, []byte(final+",p="+base64.StdEncoding.EncodeToString(key)))
+		testkit.Equal(t, what, res.ErrorCode, 0)
 	}
 }
 
