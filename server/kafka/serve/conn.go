@@ -202,26 +202,27 @@ func (c *conn) one(ctx context.Context, b []byte) error {
 // respond handles a request, and sends its response.
 func (c *conn) respond(ctx context.Context, h header, req kmsg.Request) error {
 	if f, ok := req.(*kmsg.FetchRequest); ok { // its answer is charged by size
-		res, release, err := c.fetchRecords(ctx, f)
+		res, size, release, err := c.fetchRecords(ctx, f)
 		if err != nil {
 			return err
 		}
 		defer release()
-		return c.send(h, res)
+		return c.send(h, res, size)
 	}
 	res, err := h.api.handle(c, ctx, h, req)
 	if err != nil {
 		return err
 	}
-	if err := c.send(h, res); err != nil {
+	if err := c.send(h, res, 0); err != nil {
 		return err
 	}
 	return c.auth.failed // the client has read why
 }
 
-func (c *conn) send(h header, res kmsg.Response) error {
+// send sends a response, whose size may be known about.
+func (c *conn) send(h header, res kmsg.Response, size int) error {
 	res.SetVersion(h.version)
-	return c.write(appendResponse(nil, h.correlation, res))
+	return c.write(appendResponse(make([]byte, 0, size), h.correlation, res))
 }
 
 // appendResponse appends a frame. The header of an ApiVersions response is never flexible, because its client

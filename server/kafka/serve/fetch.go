@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -50,30 +51,34 @@ type reading struct {
 }
 
 // fetchRecords answers a fetch. It waits until there are as many bytes as the client wants, a partition has an
-// error, or the time is over. release must be called when the response is sent.
-func (c *conn) fetchRecords(ctx context.Context, req *kmsg.FetchRequest) (kmsg.Response, func(), error) {
-	res := kmsg.NewPtrFetchResponse()
+// error, or the time is over. The response has about size bytes. release must be called when it is sent.
+func (c *conn) fetchRecords(ctx context.Context, req *kmsg.FetchRequest) (res *kmsg.FetchResponse, size int,
+	release func(), err error) {
+	res = kmsg.NewPtrFetchResponse()
 	s, incremental, code := c.sessionOf(req)
 	if code != 0 {
 		res.ErrorCode = code
-		return res, func() {}, nil
+		return res, 0, func() {}, nil
 	}
 	f := &fetch{conn: c, req: req, session: s, incremental: incremental}
-	release := func() {
+	release = func() {
 		if f.release != nil {
 			f.release()
 		}
 	}
-	err := f.run(ctx)
+	err = f.run(ctx)
 	if err == nil && len(f.parts) > manyParts {
 		err = f.take(ctx)
 	}
 	if err != nil {
 		release()
-		return nil, nil, err
+		return nil, 0, nil, err
 	}
 	f.respond(res)
-	return res, release, nil
+	for i := range res.Topics { // 64 bytes of fields around the records of a partition, and the name of the topic
+		size += 64*len(res.Topics[i].Partitions) + 300
+	}
+	return res, size + f.used, release, nil
 }
 
 // run reads, and waits for more.
@@ -192,7 +197,7 @@ func (f *fetch) read(ctx context.Context, r *reading) error {
 // add adds the records that have room to the response: at least one if it is the first.
 func (f *fetch) add(r *reading, records []*kgo.Record, room int) {
 	before := len(r.batches)
-	n := fitting(records, room)
+	n, size := fitting(records, room)
 	switch {
 	case len(records) == 0: // the end of the log is a gap
 		r.batches = appendGap(r.batches, r.next, r.end)
@@ -201,27 +206,31 @@ func (f *fetch) add(r *reading, records []*kgo.Record, room int) {
 		f.crowded = true
 	default:
 		records = records[:max(n, 1)]
-		r.batches = appendBatches(r.batches, records)
+		r.batches = appendBatches(slices.Grow(r.batches, size), records)
 		r.next = records[len(records)-1].Offset + 1
 		r.end = max(r.end, r.next)
 	}
 	f.used += len(r.batches) - before
 }
 
-// fitting counts the records that fit into a batch of room bytes.
-func fitting(records []*kgo.Record, room int) int {
-	room -= batchHeader
+// fitting counts the records that fit into a batch of room bytes, and says how many bytes they take at most.
+func fitting(records []*kgo.Record, room int) (n, size int) {
+	size = batchHeader
 	for i, r := range records {
 		// Numbers take 5 bytes at most, except the time; a length before each key, value and header.
-		room -= 30 + len(r.Key) + len(r.Value)
+		next := size + 30 + len(r.Key) + len(r.Value)
 		for _, h := range r.Headers {
-			room -= 10 + len(h.Key) + len(h.Value)
+			next += 10 + len(h.Key) + len(h.Value)
 		}
-		if room < 0 {
-			return i
+		if next > room && i > 0 {
+			return i, size
+		}
+		size = next
+		if next > room {
+			return 0, size // of the first one, which may be sent all the same
 		}
 	}
-	return len(records)
+	return len(records), size
 }
 
 // fail notes an error of the log, after which the client tries again.
