@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kbin"
@@ -37,6 +38,9 @@ type conn struct {
 	auth    authState // of the goroutine that answers
 	session *session  // likewise; nil: none
 
+	// known allows larger requests. It is set before the answer that tells the client, which reads that
+	// before it sends one.
+	known    atomic.Bool
 	requests chan []byte
 	unread   *semaphore.Weighted // bytes of the requests in the channel
 
@@ -52,6 +56,7 @@ func (s *Server) Serve(ctx context.Context, nc net.Conn) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c := &conn{Conn: nc, server: s, requests: make(chan []byte, maxPending), unread: semaphore.NewWeighted(maxUnread)}
 	c.auth.done = s.Open
+	c.known.Store(s.Open)
 	// The end of ctx must end a Read and a Write under way, and the end of either must end whatever the other
 	// goroutine waits for: closing the connection and cancelling ctx always go together.
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
@@ -67,7 +72,7 @@ func (s *Server) Serve(ctx context.Context, nc net.Conn) error {
 // read reads requests until one fails.
 func (c *conn) read(ctx context.Context) error {
 	for {
-		b, err := readFrame(c.Conn)
+		b, err := readFrame(c.Conn, c.limit)
 		if err != nil {
 			return err
 		}
@@ -77,14 +82,23 @@ func (c *conn) read(ctx context.Context) error {
 	}
 }
 
-// readFrame reads one request without its size.
-func readFrame(r io.Reader) ([]byte, error) {
+// limit is how large a request may be now.
+func (c *conn) limit() int64 {
+	if c.known.Load() {
+		return maxRequest
+	}
+	return maxGreeting
+}
+
+// readFrame reads one request without its size. It asks for the limit when the size is there: it has waited for that
+// since before the answer to the last request, which may have been the one to the password.
+func readFrame(r io.Reader, limit func() int64) ([]byte, error) {
 	var size [4]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {
 		return nil, err
 	}
 	n := int64(binary.BigEndian.Uint32(size[:]))
-	if n == 0 || n > maxRequest {
+	if n == 0 || n > limit() {
 		return nil, errMalformed
 	}
 	b := make([]byte, 0, min(n, 4<<10)) // as much as comes, not as much as is announced
@@ -156,13 +170,6 @@ func (c *conn) answer(ctx context.Context) error {
 			return context.Cause(ctx)
 		case b := <-c.requests:
 			c.unread.Release(int64(len(b)))
-			limit := maxRequest
-			if !c.auth.done {
-				limit = maxGreeting
-			}
-			if len(b) > limit {
-				return errRefused
-			}
 			if err := c.one(ctx, b); err != nil {
 				return err
 			}

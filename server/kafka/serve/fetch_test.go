@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"hash/crc32"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -135,8 +133,8 @@ func odd() []*kgo.Record {
 	ms := func(n int64) time.Time { return time.UnixMilli(n) }
 	return []*kgo.Record{
 		{Key: []byte{0, 255}, Value: []byte("one"), Timestamp: ms(1_700_000_000_000)},
-		{Value: []byte{}, Key: []byte{}, Timestamp: ms(1_600_000_000_000)},
-		{Timestamp: ms(1_800_000_000_123), Headers: []kgo.RecordHeader{{Key: "a", Value: []byte{0}}, {Key: "a"},
+		{Value: []byte{}, Key: []byte{}, Timestamp: ms(1_800_000_000_123)},
+		{Timestamp: ms(1_600_000_000_000), Headers: []kgo.RecordHeader{{Key: "a", Value: []byte{0}}, {Key: "a"},
 			{Key: "", Value: []byte{}}}},
 		{Value: make([]byte, 70_000), Timestamp: ms(0)},
 	}
@@ -417,137 +415,17 @@ func TestFrames(t *testing.T) {
 		testkit.Value(c.Write(append(binary.BigEndian.AppendUint32(nil, size), make([]byte, 7)...)))(t)
 		c.ends(t, name)
 	}
-	b := start(t, nil) // before the password, less is allowed
-	c := b.raw(t)
-	testkit.Value(c.Write(append(binary.BigEndian.AppendUint32(nil, 64<<10+1), make([]byte, 64<<10+1)...)))(t)
+	// A request that ends early is as good as none, wherever it ends.
+	whole := kmsg.NewRequestFormatter(kmsg.FormatterClientID("raw")).AppendRequest(nil, fetchOf(13, at(first, 0)), 1)
+	all := start(t, open)
+	for n := 1; n < len(whole)-4; n++ {
+		c := all.raw(t)
+		testkit.Value(c.Write(append(binary.BigEndian.AppendUint32(nil, uint32(n)), whole[4:4+n]...)))(t)
+		c.ends(t, fmt.Sprint("a request of ", n, " bytes"))
+	}
+	c := start(t, nil).raw(t) // before the password, less is allowed
+	greeting := kmsg.NewRequestFormatter().AppendRequest(nil, versions(0), 1)[4:]
+	testkit.Value(c.Write(append(binary.BigEndian.AppendUint32(nil, 64<<10+1),
+		append(greeting, make([]byte, 64<<10+1-len(greeting))...)...)))(t)
 	c.ends(t, "too large without a password")
-}
-
-// sessions are steps of fetch sessions, each on the session that the last one left.
-func TestSessions(t *testing.T) {
-	for _, version := range []int16{7, 12, 13, 18} {
-		b := start(t, open)
-		b.log.append(first, record(1), record(1))
-		b.log.append(second, record(1))
-		c := b.raw(t)
-		var id, epoch int32
-		step := func(what string, req *kmsg.FetchRequest, want string) {
-			t.Helper()
-			req.SessionID, req.SessionEpoch = id, epoch
-			res := c.fetch(t, req)
-			testkit.Equal(t, fmt.Sprint(version, " ", what), text(t, res), want)
-			if res.ErrorCode == 0 {
-				id, epoch = res.SessionID, epoch+1
-			}
-		}
-		none := func() *kmsg.FetchRequest { return fetchOf(version) }
-		step("start", fetchOf(version, at(first, 0), at(second, 1)),
-			"events/0 code 0 [0,2) 0 1 next 2; events/1 code 0 [0,1)")
-		if id == 0 {
-			t.Fatal("no session")
-		}
-		step("a new offset", fetchOf(version, at(first, 2)), "")
-		step("no news", none(), "")
-		b.log.append(second, record(1))
-		step("a record", none(), "events/1 code 0 [0,2) 1 next 2")
-		step("the same record, which was not read", none(), "events/1 code 0 [0,2) 1 next 2")
-		step("another partition", fetchOf(version, at(third, 0), at(second, 2)), "letters/0 code 0 [0,0)")
-		b.log.trim(first, 1)
-		step("a new start", none(), "events/0 code 0 [1,2)")
-		step("an error", fetchOf(version, at(first, 0)), "events/0 code 1 [-1,-1)")
-		step("again", none(), "events/0 code 1 [-1,-1)")
-		step("repaired", fetchOf(version, at(first, 2)), "events/0 code 0 [1,2)")
-		forget := none()
-		ft := kmsg.NewFetchRequestForgottenTopic()
-		ft.Topic, ft.TopicID, ft.Partitions = events, [16]byte{1}, []int32{0, 3}
-		forget.ForgottenTopics = append(forget.ForgottenTopics, ft)
-		step("forgotten", forget, "")
-		b.log.append(first, record(1))
-		b.log.append(third, record(1))
-		step("the others", none(), "letters/0 code 0 [0,1) 0 next 1")
-		ok := id
-		epoch++
-		step("a wrong epoch", none(), "code 71")
-		epoch--
-		id++
-		step("a wrong session", none(), "code 70")
-		id = ok
-		if version != 13 {
-			other := fetchOf(map[bool]int16{true: 12, false: 18}[version >= 13])
-			step("names instead of ids", other, "code 106")
-		}
-		step("goes on", none(), "letters/0 code 0 [0,1) 0 next 1")
-		ft.Topic, ft.TopicID, ft.Partitions = letters, [16]byte{2}, []int32{0}
-		forget.ForgottenTopics = append(forget.ForgottenTopics, ft)
-		ft.Topic, ft.TopicID, ft.Partitions = events, [16]byte{1}, []int32{1}
-		forget.ForgottenTopics = append(forget.ForgottenTopics, ft)
-		step("empty", forget, "")
-		testkit.Equal(t, "the session of an empty one", id, 0)
-		id = ok
-		step("gone", none(), "code 70")
-		epoch = 0
-		step("another one", fetchOf(version, at(first, 3)), "events/0 code 0 [1,3)")
-		end := fetchOf(version, at(first, 3))
-		ok, epoch = id, -1
-		step("without a session", end, "events/0 code 0 [1,3)")
-		id, epoch = ok, 1
-		step("ended", none(), "code 70")
-		id, epoch = 0, 0
-		step("on another connection", fetchOf(version, at(first, 3)), "events/0 code 0 [1,3)")
-		c = b.raw(t)
-		step("is not known", none(), "code 70")
-	}
-}
-
-// The partitions of a session take turns where there is not room for all.
-func TestPartitionsTakeTurns(t *testing.T) {
-	b := start(t, open)
-	for range 10 {
-		for _, p := range []serve.Partition{first, second, third} {
-			b.log.append(p, record(1000))
-		}
-	}
-	c := b.raw(t)
-	req := fetchOf(12, at(first, 0), at(second, 0), at(third, 0))
-	req.MaxBytes = 1
-	var order []string
-	for i := range int32(6) {
-		req.SessionEpoch = i
-		res := c.fetch(t, req)
-		for _, rt := range res.Topics {
-			for _, p := range rt.Partitions {
-				if len(p.RecordBatches) > 0 {
-					order = append(order, fmt.Sprint(rt.Topic, p.Partition))
-				}
-			}
-		}
-		req = fetchOf(12)
-		req.MaxBytes, req.SessionID = 1, res.SessionID
-	}
-	testkit.Equal(t, "order", strings.Join(order, " "), "events0 events1 letters0 events0 events1 letters0")
-}
-
-// A session has a bound: beyond it the client must start another one.
-func TestSessionIsBounded(t *testing.T) {
-	b := start(t, open)
-	c := b.raw(t)
-	request := func(from int32) *kmsg.FetchRequest {
-		req := fetchOf(12, at(first, 0))
-		p := req.Topics[0].Partitions[0]
-		req.Topics[0].Partitions = nil
-		for i := range int32(20_000) {
-			p.Partition = from + i
-			req.Topics[0].Partitions = append(req.Topics[0].Partitions, p)
-		}
-		return req
-	}
-	req := request(0)
-	req.SessionEpoch = 0
-	id := c.fetch(t, req).SessionID
-	req = request(20_000)
-	req.SessionID, req.SessionEpoch = id, 1
-	testkit.Equal(t, "code", c.fetch(t, req).ErrorCode, kerr.FetchSessionIDNotFound.Code)
-	if !slices.Contains([]int{0}, b.ended()) {
-		t.Error("the connection ended")
-	}
 }

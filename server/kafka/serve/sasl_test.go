@@ -65,11 +65,13 @@ func exchange(t *testing.T, c *raw, version int16, m sasl.Mechanism) *kmsg.SASLA
 // The right password opens the connection, in each mechanism and version, and the client verifies the server.
 func TestSCRAM(t *testing.T) {
 	b := start(t, nil)
+	large := usual(int16(kmsg.Metadata), 9).(*kmsg.MetadataRequest) // than a request may be before the password
+	large.Topics[0].Topic = kmsg.StringPtr(strings.Repeat("a", 70<<10))
 	for _, name := range []string{"SCRAM-SHA-256", "SCRAM-SHA-512"} {
 		for version := range int16(3) {
 			c := b.raw(t)
 			testkit.Equal(t, "code", exchange(t, c, version, mechanismOf(name, "reader", password)).ErrorCode, 0)
-			testkit.Value(c.send(usual(int16(kmsg.Metadata), 9)))(t)
+			testkit.Value(c.send(large))(t)
 			// A second time is not part of the protocol.
 			res := testkit.Value(c.send(handshake(1, name)))(t).(*kmsg.SASLHandshakeResponse)
 			testkit.Equal(t, "again", res.ErrorCode, kerr.IllegalSaslState.Code)
@@ -105,12 +107,23 @@ func TestSCRAMWithoutHeaders(t *testing.T) {
 	}
 }
 
-// librdkafka before 2.6.1 repeats its own part of the nonce in its last message, and signs that.
-func TestRepeatedNonce(t *testing.T) {
-	for what, prefix := range map[string]string{"right": "", "repeated": "abc"} {
-		c := start(t, nil).raw(t)
-		testkit.Value(c.send(handshake(1, "SCRAM-SHA-256")))(t)
-		first := string(c.token(t, 1, []byte("n,,n=reader,r=abc")).SASLAuthBytes)
+// librdkafka before 2.6.1 repeats its own part of the nonce in its last message, and signs that. A message with
+// another nonce is of another exchange, whatever it signs.
+func TestNonces(t *testing.T) {
+	for what, c := range map[string]struct {
+		nonce string // S is the one that the server sent
+		code  int16
+	}{
+		"right":      {"S", 0},
+		"repeated":   {"abcS", 0},
+		"extended":   {"S,x=y", 0},
+		"shortened":  {"abc", 58},
+		"another":    {"abcdef", 58},
+		"lengthened": {"Sabc", 58},
+	} {
+		conn := start(t, nil).raw(t)
+		testkit.Value(conn.send(handshake(1, "SCRAM-SHA-256")))(t)
+		first := string(conn.token(t, 1, []byte("n,,n=reader,r=abc")).SASLAuthBytes)
 		parts := strings.Split(first, ",")
 		salt := testkit.Value(base64.StdEncoding.DecodeString(strings.TrimPrefix(parts[1], "s=")))(t)
 		salted := testkit.Value(pbkdf2.Key(sha256.New, password, salt, 4096, sha256.Size))(t)
@@ -121,10 +134,10 @@ func TestRepeatedNonce(t *testing.T) {
 		}
 		key := mac(salted, "Client Key")
 		stored := sha256.Sum256(key)
-		final := "c=biws,r=" + prefix + strings.TrimPrefix(parts[0], "r=")
+		final := "c=biws,r=" + strings.Replace(c.nonce, "S", strings.TrimPrefix(parts[0], "r="), 1)
 		subtle.XORBytes(key, key, mac(stored[:], "n=reader,r=abc,"+first+","+final))
-		res := c.token(t, 1, []byte(final+",p="+base64.StdEncoding.EncodeToString(key)))
-		testkit.Equal(t, what, res.ErrorCode, 0)
+		res := conn.token(t, 1, []byte(final+",p="+base64.StdEncoding.EncodeToString(key)))
+		testkit.Equal(t, what, res.ErrorCode, c.code)
 	}
 }
 
@@ -141,7 +154,7 @@ func TestWithoutThePassword(t *testing.T) {
 		testkit.Equal(t, name, exchange(t, c, 1, m).ErrorCode, kerr.SaslAuthenticationFailed.Code)
 		c.ends(t, name)
 	}
-	for _, message := range []string{"", "n", "n,,", "n,,n=reader", "n,,n=reader,r=", "n,,r=x,n=reader", "p=tls,,n=reader,r=x",
+	for _, message := range []string{"n,a=parley,n=reader,r=x", "", "n", "n,,", "n,,n=reader", "n,,n=reader,r=", "n,,r=x,n=reader", "p=tls,,n=reader,r=x",
 		"n,,m=x,n=reader,r=x", "n,,n=re=ader,r=x", "n,,n=,r=x", "\x00reader\x00" + password} {
 		c := b.raw(t)
 		testkit.Value(c.send(handshake(1, "SCRAM-SHA-256")))(t)
@@ -163,6 +176,11 @@ func TestWithoutThePassword(t *testing.T) {
 	testkit.Equal(t, "PLAIN", res.ErrorCode, kerr.UnsupportedSaslMechanism.Code)
 	testkit.Equal(t, "mechanisms", strings.Join(res.SupportedMechanisms, " "), "SCRAM-SHA-256 SCRAM-SHA-512")
 	c.ends(t, "PLAIN")
+	c = b.raw(t)
+	testkit.Value(c.send(handshake(1, "SCRAM-SHA-256")))(t)
+	res = testkit.Value(c.send(handshake(1, "SCRAM-SHA-512")))(t).(*kmsg.SASLHandshakeResponse)
+	testkit.Equal(t, "two handshakes", res.ErrorCode, kerr.IllegalSaslState.Code)
+	c.ends(t, "two handshakes")
 	c = b.raw(t)
 	testkit.Equal(t, "without a handshake", c.token(t, 1, nil).ErrorCode, kerr.IllegalSaslState.Code)
 	c.ends(t, "without a handshake")

@@ -107,6 +107,7 @@ func TestClaimsTakeNoMemory(t *testing.T) {
 		"inner list":     {kmsg.ListOffsets, 1, append([]byte{255, 255, 255, 255, 0, 0, 0, 1, 0, 0, 0, 0x0f, 0xff, 0}, zeros...)},
 		"tags":           {kmsg.ListGroups, 3, manyTags},
 		"tags of a list": {kmsg.DescribeTopicPartitions, 0, append([]byte{2, 2, 'a'}, manyTags...)},
+		"many tags":      {kmsg.ListGroups, 3, append([]byte{17}, make([]byte, 34)...)},
 		"huge tag":       {kmsg.ListGroups, 3, append([]byte{1, 5}, manyTags...)},
 		"elements": {kmsg.DescribeGroups, 0, append(binary.BigEndian.AppendUint32(nil, 32<<10+1),
 			make([]byte, 2*(32<<10+1))...)},
@@ -122,7 +123,8 @@ func TestClaimsTakeNoMemory(t *testing.T) {
 			t.Errorf("%s: takes %d bytes", name, n)
 		}
 	}
-	// As many elements as allowed pass.
+	// As many elements and tags as allowed pass.
+	testkit.Value(apis[int16(kmsg.ListGroups)].parse(3, append([]byte{16}, make([]byte, 32)...)))(t)
 	most := append(binary.BigEndian.AppendUint32(nil, 32<<10), make([]byte, 2*(32<<10))...)
 	testkit.Value(apis[int16(kmsg.DescribeGroups)].parse(0, most))(t)
 }
