@@ -88,18 +88,18 @@ func groups() []entry {
 // at once and by name.
 func refusals() []entry {
 	return []entry{
-		{kmsg.Produce, 0, 13, "3+:s 2 4 [0-12:s 13+:16 [4 b]]", on(refuseProduce)},
-		{kmsg.InitProducerID, 0, 5, "s 4 3+:8 3+:2", on(refuseInitProducerID)},
-		{kmsg.CreateTopics, 2, 7, "[s 4 2 [4 *4] [s s]] 4 1+:1", on(refuseCreateTopics)},
-		{kmsg.DeleteTopics, 1, 6, "0-5:*s 6+:[s 16] 4", on(refuseDeleteTopics)},
-		{kmsg.DeleteRecords, 0, 2, "[s [4 8]] 4", on(refuseDeleteRecords)},
-		{kmsg.CreatePartitions, 0, 3, "[s 4 [*4]] 4 1", on(refuseCreatePartitions)},
-		{kmsg.AlterConfigs, 0, 2, "[1 s [s s]] 1", on(refuseAlterConfigs)},
-		{kmsg.IncrementalAlterConfigs, 0, 1, "[1 s [s 1 s]] 1", on(refuseIncrementalAlterConfigs)},
-		{kmsg.AddPartitionsToTxn, 0, 3, "s 8 2 [s *4]", on(refuseAddPartitionsToTxn)},
-		{kmsg.EndTxn, 0, 5, "s 8 2 1", on(refuseEndTxn)},
-		{kmsg.CreateACLs, 1, 3, "[1 s 1+:1 s s 1 1]", on(refuseCreateACLs)},
-		{kmsg.DeleteACLs, 1, 3, "[1 s 1+:1 s s 1 1]", on(refuseDeleteACLs)},
+		{kmsg.Produce, 0, 13, "3+:s 2 4 [0-12:s 13+:16 [4 b]]", refuse(refuseProduce)},
+		{kmsg.InitProducerID, 0, 5, "s 4 3+:8 3+:2", refuse(refuseInitProducerID)},
+		{kmsg.CreateTopics, 2, 7, "[s 4 2 [4 *4] [s s]] 4 1+:1", refuse(refuseCreateTopics)},
+		{kmsg.DeleteTopics, 1, 6, "0-5:*s 6+:[s 16] 4", refuse(refuseDeleteTopics)},
+		{kmsg.DeleteRecords, 0, 2, "[s [4 8]] 4", refuse(refuseDeleteRecords)},
+		{kmsg.CreatePartitions, 0, 3, "[s 4 [*4]] 4 1", refuse(refuseCreatePartitions)},
+		{kmsg.AlterConfigs, 0, 2, "[1 s [s s]] 1", refuse(refuseAlterConfigs)},
+		{kmsg.IncrementalAlterConfigs, 0, 1, "[1 s [s 1 s]] 1", refuse(refuseIncrementalAlterConfigs)},
+		{kmsg.AddPartitionsToTxn, 0, 3, "s 8 2 [s *4]", refuse(refuseAddPartitionsToTxn)},
+		{kmsg.EndTxn, 0, 5, "s 8 2 1", refuse(refuseEndTxn)},
+		{kmsg.CreateACLs, 1, 3, "[1 s 1+:1 s s 1 1]", refuse(refuseCreateACLs)},
+		{kmsg.DeleteACLs, 1, 3, "[1 s 1+:1 s s 1 1]", refuse(refuseDeleteACLs)},
 	}
 }
 

@@ -177,7 +177,7 @@ func TestDescribeConfigs(t *testing.T) {
 		req := kmsg.NewPtrDescribeConfigsRequest()
 		req.SetVersion(version)
 		req.IncludeSynonyms, req.IncludeDocumentation = true, true
-		for _, r := range []kmsg.DescribeConfigsRequestResource{
+		req.Resources = []kmsg.DescribeConfigsRequestResource{
 			{ResourceType: kmsg.ConfigResourceTypeTopic, ResourceName: events, ConfigNames: []string{"retention.ms", "x"}},
 			{ResourceType: kmsg.ConfigResourceTypeTopic, ResourceName: events},
 			{ResourceType: kmsg.ConfigResourceTypeTopic, ResourceName: "a b"},
@@ -186,8 +186,6 @@ func TestDescribeConfigs(t *testing.T) {
 			{ResourceType: kmsg.ConfigResourceTypeBroker, ResourceName: "1"},
 			{ResourceType: kmsg.ConfigResourceTypeBrokerLogger, ResourceName: "0"},
 			{ResourceType: kmsg.ConfigResourceTypeGroupConfig, ResourceName: "mine"},
-		} {
-			req.Resources = append(req.Resources, r)
 		}
 		var list []string
 		for _, r := range testkit.Value(c.send(req))(t).(*kmsg.DescribeConfigsResponse).Resources {
@@ -221,7 +219,8 @@ func TestFindCoordinator(t *testing.T) {
 	b := start(t, open)
 	c := b.raw(t)
 	for version := range int16(7) {
-		for kind, want := range map[int8]int16{0: 0, 1: kerr.TransactionalIDAuthorizationFailed.Code, 2: kerr.InvalidRequest.Code} {
+		for kind, want := range map[int8]int16{0: 0, 1: kerr.TransactionalIDAuthorizationFailed.Code,
+			2: kerr.InvalidRequest.Code} {
 			if version == 0 && kind > 0 {
 				continue
 			}

@@ -103,8 +103,8 @@ func (f *fetch) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err != nil { // the time is over, or requests behind this one wait: the client asks again
-			return nil
+		if err != nil {
+			return nil //nolint:nilerr // the time is over, or requests behind this one wait: the client asks again
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package serve_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -101,7 +102,8 @@ func (l *memoryLog) Read(_ context.Context, p serve.Partition, from int64, maxBy
 	var list []*kgo.Record
 	size := 0
 	m := l.part(p)
-	i, _ := slices.BinarySearchFunc(m.records, from, func(r *kgo.Record, offset int64) int { return int(r.Offset - offset) })
+	i, _ := slices.BinarySearchFunc(m.records, from,
+		func(r *kgo.Record, offset int64) int { return cmp.Compare(r.Offset, offset) })
 	for _, r := range m.records[i:] {
 		if len(list) > 0 && size >= maxBytes {
 			break

@@ -7,12 +7,22 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
+// refuse makes a handler of a function that makes the response; nil: there is none, and the connection ends.
+func refuse[Q kmsg.Request](f func(Q) kmsg.Response) handler {
+	return func(_ *conn, _ context.Context, _ header, req kmsg.Request) (kmsg.Response, error) {
+		if res := f(req.(Q)); res != nil { // parse made the request by the same key
+			return res, nil
+		}
+		return nil, errRefused
+	}
+}
+
 // Refusals have the code that Kafka's authorizer gives to a user who may only read, in each place of
 // the response where a client looks for it.
 
-func refuseProduce(_ *conn, _ context.Context, _ header, req *kmsg.ProduceRequest) (kmsg.Response, error) {
+func refuseProduce(req *kmsg.ProduceRequest) kmsg.Response {
 	if req.Acks == 0 { // there is no response that could say so
-		return nil, errRefused
+		return nil
 	}
 	res := kmsg.NewPtrProduceResponse()
 	for _, t := range req.Topics {
@@ -26,20 +36,19 @@ func refuseProduce(_ *conn, _ context.Context, _ header, req *kmsg.ProduceReques
 		}
 		res.Topics = append(res.Topics, rt)
 	}
-	return res, nil
+	return res
 }
 
-func refuseInitProducerID(_ *conn, _ context.Context, _ header,
-	req *kmsg.InitProducerIDRequest) (kmsg.Response, error) {
+func refuseInitProducerID(req *kmsg.InitProducerIDRequest) kmsg.Response {
 	res := kmsg.NewPtrInitProducerIDResponse()
 	res.ErrorCode, res.ProducerID, res.ProducerEpoch = kerr.ClusterAuthorizationFailed.Code, -1, -1
 	if req.TransactionalID != nil {
 		res.ErrorCode = kerr.TransactionalIDAuthorizationFailed.Code
 	}
-	return res, nil
+	return res
 }
 
-func refuseCreateTopics(_ *conn, _ context.Context, _ header, req *kmsg.CreateTopicsRequest) (kmsg.Response, error) {
+func refuseCreateTopics(req *kmsg.CreateTopicsRequest) kmsg.Response {
 	res := kmsg.NewPtrCreateTopicsResponse()
 	for _, t := range req.Topics {
 		rt := kmsg.NewCreateTopicsResponseTopic()
@@ -47,10 +56,10 @@ func refuseCreateTopics(_ *conn, _ context.Context, _ header, req *kmsg.CreateTo
 		rt.NumPartitions, rt.ReplicationFactor = -1, -1
 		res.Topics = append(res.Topics, rt)
 	}
-	return res, nil
+	return res
 }
 
-func refuseDeleteTopics(_ *conn, _ context.Context, _ header, req *kmsg.DeleteTopicsRequest) (kmsg.Response, error) {
+func refuseDeleteTopics(req *kmsg.DeleteTopicsRequest) kmsg.Response {
 	res := kmsg.NewPtrDeleteTopicsResponse()
 	add := func(name *string, id [16]byte) {
 		rt := kmsg.NewDeleteTopicsResponseTopic()
@@ -63,11 +72,10 @@ func refuseDeleteTopics(_ *conn, _ context.Context, _ header, req *kmsg.DeleteTo
 	for _, name := range req.TopicNames {
 		add(&name, [16]byte{})
 	}
-	return res, nil
+	return res
 }
 
-func refuseDeleteRecords(_ *conn, _ context.Context, _ header,
-	req *kmsg.DeleteRecordsRequest) (kmsg.Response, error) {
+func refuseDeleteRecords(req *kmsg.DeleteRecordsRequest) kmsg.Response {
 	res := kmsg.NewPtrDeleteRecordsResponse()
 	for _, t := range req.Topics {
 		rt := kmsg.NewDeleteRecordsResponseTopic()
@@ -79,18 +87,17 @@ func refuseDeleteRecords(_ *conn, _ context.Context, _ header,
 		}
 		res.Topics = append(res.Topics, rt)
 	}
-	return res, nil
+	return res
 }
 
-func refuseCreatePartitions(_ *conn, _ context.Context, _ header,
-	req *kmsg.CreatePartitionsRequest) (kmsg.Response, error) {
+func refuseCreatePartitions(req *kmsg.CreatePartitionsRequest) kmsg.Response {
 	res := kmsg.NewPtrCreatePartitionsResponse()
 	for _, t := range req.Topics {
 		rt := kmsg.NewCreatePartitionsResponseTopic()
 		rt.Topic, rt.ErrorCode = t.Topic, kerr.TopicAuthorizationFailed.Code
 		res.Topics = append(res.Topics, rt)
 	}
-	return res, nil
+	return res
 }
 
 // configRefusal is the code for a change of a resource's configuration.
@@ -105,29 +112,27 @@ func configRefusal(kind kmsg.ConfigResourceType) int16 {
 	}
 }
 
-func refuseAlterConfigs(_ *conn, _ context.Context, _ header, req *kmsg.AlterConfigsRequest) (kmsg.Response, error) {
+func refuseAlterConfigs(req *kmsg.AlterConfigsRequest) kmsg.Response {
 	res := kmsg.NewPtrAlterConfigsResponse()
 	for _, r := range req.Resources {
 		rr := kmsg.NewAlterConfigsResponseResource()
 		rr.ResourceType, rr.ResourceName, rr.ErrorCode = r.ResourceType, r.ResourceName, configRefusal(r.ResourceType)
 		res.Resources = append(res.Resources, rr)
 	}
-	return res, nil
+	return res
 }
 
-func refuseIncrementalAlterConfigs(_ *conn, _ context.Context, _ header,
-	req *kmsg.IncrementalAlterConfigsRequest) (kmsg.Response, error) {
+func refuseIncrementalAlterConfigs(req *kmsg.IncrementalAlterConfigsRequest) kmsg.Response {
 	res := kmsg.NewPtrIncrementalAlterConfigsResponse()
 	for _, r := range req.Resources {
 		rr := kmsg.NewIncrementalAlterConfigsResponseResource()
 		rr.ResourceType, rr.ResourceName, rr.ErrorCode = r.ResourceType, r.ResourceName, configRefusal(r.ResourceType)
 		res.Resources = append(res.Resources, rr)
 	}
-	return res, nil
+	return res
 }
 
-func refuseAddPartitionsToTxn(_ *conn, _ context.Context, _ header,
-	req *kmsg.AddPartitionsToTxnRequest) (kmsg.Response, error) {
+func refuseAddPartitionsToTxn(req *kmsg.AddPartitionsToTxnRequest) kmsg.Response {
 	res := kmsg.NewPtrAddPartitionsToTxnResponse()
 	for _, t := range req.Topics {
 		rt := kmsg.NewAddPartitionsToTxnResponseTopic()
@@ -139,31 +144,31 @@ func refuseAddPartitionsToTxn(_ *conn, _ context.Context, _ header,
 		}
 		res.Topics = append(res.Topics, rt)
 	}
-	return res, nil
+	return res
 }
 
-func refuseEndTxn(_ *conn, _ context.Context, _ header, _ *kmsg.EndTxnRequest) (kmsg.Response, error) {
+func refuseEndTxn(_ *kmsg.EndTxnRequest) kmsg.Response {
 	res := kmsg.NewPtrEndTxnResponse()
 	res.ErrorCode = kerr.TransactionalIDAuthorizationFailed.Code
-	return res, nil
+	return res
 }
 
-func refuseCreateACLs(_ *conn, _ context.Context, _ header, req *kmsg.CreateACLsRequest) (kmsg.Response, error) {
+func refuseCreateACLs(req *kmsg.CreateACLsRequest) kmsg.Response {
 	res := kmsg.NewPtrCreateACLsResponse()
 	for range req.Creations {
 		r := kmsg.NewCreateACLsResponseResult()
 		r.ErrorCode = kerr.ClusterAuthorizationFailed.Code
 		res.Results = append(res.Results, r)
 	}
-	return res, nil
+	return res
 }
 
-func refuseDeleteACLs(_ *conn, _ context.Context, _ header, req *kmsg.DeleteACLsRequest) (kmsg.Response, error) {
+func refuseDeleteACLs(req *kmsg.DeleteACLsRequest) kmsg.Response {
 	res := kmsg.NewPtrDeleteACLsResponse()
 	for range req.Filters {
 		r := kmsg.NewDeleteACLsResponseResult()
 		r.ErrorCode = kerr.ClusterAuthorizationFailed.Code
 		res.Results = append(res.Results, r)
 	}
-	return res, nil
+	return res
 }

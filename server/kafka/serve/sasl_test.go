@@ -44,7 +44,8 @@ func mechanismOf(name, user, pass string) sasl.Mechanism {
 // exchange shows a password, and returns the last answer.
 func exchange(t *testing.T, c *raw, version int16, m sasl.Mechanism) *kmsg.SASLAuthenticateResponse {
 	t.Helper()
-	testkit.Equal(t, "handshake", testkit.Value(c.send(handshake(1, m.Name())))(t).(*kmsg.SASLHandshakeResponse).ErrorCode, 0)
+	hello := testkit.Value(c.send(handshake(1, m.Name())))(t).(*kmsg.SASLHandshakeResponse)
+	testkit.Equal(t, "handshake", hello.ErrorCode, 0)
 	session, message, err := m.Authenticate(t.Context(), "")
 	testkit.Must(t, err)
 	for {
@@ -154,7 +155,8 @@ func TestWithoutThePassword(t *testing.T) {
 		testkit.Equal(t, name, exchange(t, c, 1, m).ErrorCode, kerr.SaslAuthenticationFailed.Code)
 		c.ends(t, name)
 	}
-	for _, message := range []string{"n,a=parley,n=reader,r=x", "", "n", "n,,", "n,,n=reader", "n,,n=reader,r=", "n,,r=x,n=reader", "p=tls,,n=reader,r=x",
+	for _, message := range []string{"n,a=parley,n=reader,r=x", "", "n", "n,,", "n,,n=reader", "n,,n=reader,r=",
+		"n,,r=x,n=reader", "p=tls,,n=reader,r=x",
 		"n,,m=x,n=reader,r=x", "n,,n=re=ader,r=x", "n,,n=,r=x", "\x00reader\x00" + password} {
 		c := b.raw(t)
 		testkit.Value(c.send(handshake(1, "SCRAM-SHA-256")))(t)

@@ -87,13 +87,13 @@ func (p *shapeParser) field() (field, error) {
 	if versions, _, found := strings.Cut(word, ":"); found && !strings.ContainsAny(versions, "[]*?") {
 		p.rest = p.rest[len(versions)+1:]
 		from, to, bounded := strings.Cut(strings.TrimSuffix(versions, "+"), "-")
-		first, err := strconv.Atoi(from)
+		first, err := strconv.ParseInt(from, 10, 16)
 		if err != nil {
 			return f, err
 		}
 		f.from = int16(first)
 		if bounded {
-			last, err := strconv.Atoi(to)
+			last, err := strconv.ParseInt(to, 10, 16)
 			if err != nil {
 				return f, err
 			}

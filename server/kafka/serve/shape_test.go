@@ -102,9 +102,10 @@ func TestClaimsTakeNoMemory(t *testing.T) {
 		version int16
 		bytes   []byte
 	}{
-		"list":           {kmsg.Metadata, 0, append(many, zeros...)},
-		"compact list":   {kmsg.DescribeTopicPartitions, 0, append([]byte{0x80, 0x80, 0x3f}, zeros...)},
-		"inner list":     {kmsg.ListOffsets, 1, append([]byte{255, 255, 255, 255, 0, 0, 0, 1, 0, 0, 0, 0x0f, 0xff, 0}, zeros...)},
+		"list":         {kmsg.Metadata, 0, append(many, zeros...)},
+		"compact list": {kmsg.DescribeTopicPartitions, 0, append([]byte{0x80, 0x80, 0x3f}, zeros...)},
+		"inner list": {kmsg.ListOffsets, 1, append([]byte{255, 255, 255, 255, 0, 0, 0, 1, 0, 0, 0, 0x0f, 0xff, 0},
+			zeros...)},
 		"tags":           {kmsg.ListGroups, 3, manyTags},
 		"tags of a list": {kmsg.DescribeTopicPartitions, 0, append([]byte{2, 2, 'a'}, manyTags...)},
 		"many tags":      {kmsg.ListGroups, 3, append([]byte{17}, make([]byte, 34)...)},
