@@ -38,8 +38,8 @@ func on[Q kmsg.Request](f func(*conn, context.Context, header, Q) (kmsg.Response
 // The tables below list every request that is answered. Versions are those of Apache Kafka 4, with these
 // exceptions:
 //
-//   - Those that need something the server does not have: ApiVersions 5 (routing by node), OffsetCommit
-//     and OffsetFetch 10 (groups know topics by name), AddPartitionsToTxn 4 (between brokers).
+//   - Those that need something the server does not have: ApiVersions 5 (routing by node), AddPartitionsToTxn 4
+//     (between brokers).
 //   - SASLHandshake 0: librdkafka authenticates only if it is announced, and then sends version 1.
 //
 // Fetch starts at version 4, the first one with the only format of batches that the server writes.
@@ -61,22 +61,22 @@ func reads() []entry {
 		{kmsg.DescribeCluster, 0, 2, "1 1+:1 2+:1", on((*conn).describeCluster)},
 		{kmsg.DescribeConfigs, 1, 4, "[1 s *s] 1+:1 3+:1", on((*conn).describeConfigs)},
 		{kmsg.ListOffsets, 1, 11, "4 2+:1 [s [4 4+:4 8]] 10+:4", on((*conn).listOffsets)},
+		{kmsg.FindCoordinator, 0, 6, "0-3:s 1+:1 4+:*s", on((*conn).findCoordinator)},
 		{kmsg.OffsetForLeaderEpoch, 2, 4, "3+:4 [s [4 2+:4 4]]", on((*conn).epochEnds)},
 		{kmsg.Fetch, 4, 18, "0-14:4 4 4 3+:4 4+:1 7+:4 7+:4 [0-12:s 13+:16 [4 9+:4 8 12+:4 5+:8 4]] " +
-			"7+:[7-12:s 13+:16 *4] 11+:s", nil}, // respond has its own way
+			"7+:[7-12:s 13+:16 *4] 11+:s", nil}, // see answerFetch
 	}
 }
 
-// groups are answered by the coordinator.
-func groups() []entry {
+// coordinated are answered by the coordinator of groups, in those of these versions that it has.
+func coordinated() []entry {
 	return []entry{
-		{kmsg.FindCoordinator, 0, 6, "0-3:s 1+:1 4+:*s", on((*conn).findCoordinator)},
 		{kmsg.JoinGroup, 0, 9, "s 4 1+:4 s 5+:s s [s b] 8+:s", (*conn).group},
 		{kmsg.SyncGroup, 0, 5, "s 4 s 3+:s 5+:s 5+:s [s b]", (*conn).group},
 		{kmsg.Heartbeat, 0, 4, "s 4 s 3+:s", (*conn).group},
 		{kmsg.LeaveGroup, 0, 5, "s 0-2:s 3+:[s s 5+:s]", (*conn).group},
-		{kmsg.OffsetCommit, 2, 9, "s 1+:4 1+:s 7+:s 2-4:8 [s [4 8 6+:4 s]]", (*conn).group},
-		{kmsg.OffsetFetch, 1, 9, "0-7:s 0-7:[s *4] 8+:[s 9+:s 9+:4 [s *4]] 7+:1", (*conn).group},
+		{kmsg.OffsetCommit, 2, 10, "s 1+:4 1+:s 7+:s 2-4:8 [0-9:s 10+:16 [4 8 6+:4 s]]", (*conn).group},
+		{kmsg.OffsetFetch, 1, 10, "0-7:s 0-7:[s *4] 8+:[s 9+:s 9+:4 [8-9:s 10+:16 *4]] 7+:1", (*conn).group},
 		{kmsg.OffsetDelete, 0, 0, "s [s [4]]", (*conn).group},
 		{kmsg.DescribeGroups, 0, 6, "*s 3+:1", (*conn).group},
 		{kmsg.ListGroups, 0, 5, "4+:*s 5+:*s", (*conn).group},
@@ -104,18 +104,30 @@ func refusals() []entry {
 }
 
 // newAPIs makes the table of requests, by key.
-func newAPIs() (map[int16]*api, error) {
+func newAPIs(groups Groups) (map[int16]*api, error) {
 	apis := map[int16]*api{}
-	for i, part := range [][]entry{greetings(), reads(), groups(), refusals()} {
-		for _, e := range part {
+	for _, part := range []struct {
+		entries                        []entry
+		password, charged, coordinated bool
+	}{
+		{entries: greetings()},
+		{entries: reads(), password: true, charged: true},
+		{entries: coordinated(), password: true, coordinated: true},
+		{entries: refusals(), password: true, charged: true},
+	} {
+		for _, e := range part.entries {
 			s, err := parseShape(e.shape)
 			if err != nil {
 				return nil, err
 			}
-			apis[int16(e.key)] = &api{
-				key: e.key, min: e.min, max: e.max, shape: s, handle: e.handle,
-				password: i > 0, charged: (i == 1 && e.key != kmsg.Fetch) || i == 3,
+			if part.coordinated {
+				first, last, ok := groups.Versions(e.key)
+				if e.min, e.max = max(e.min, first), min(e.max, last); !ok || e.min > e.max {
+					continue
+				}
 			}
+			apis[int16(e.key)] = &api{key: e.key, min: e.min, max: e.max, shape: s, handle: e.handle,
+				password: part.password, charged: part.charged}
 		}
 	}
 	return apis, nil

@@ -196,25 +196,15 @@ func (c *conn) one(ctx context.Context, b []byte) error {
 	if err != nil {
 		return err
 	}
+	if f, ok := req.(*kmsg.FetchRequest); ok { // takes memory by itself, as much as it needs
+		return c.answerFetch(ctx, h, f)
+	}
 	if h.api.charged {
 		_, release, err := c.server.memory.take(ctx, 0)
 		if err != nil {
 			return err
 		}
 		defer release()
-	}
-	return c.respond(ctx, h, req)
-}
-
-// respond handles a request, and sends its response.
-func (c *conn) respond(ctx context.Context, h header, req kmsg.Request) error {
-	if f, ok := req.(*kmsg.FetchRequest); ok { // its answer is charged by size
-		res, size, release, err := c.fetchRecords(ctx, f)
-		if err != nil {
-			return err
-		}
-		defer release()
-		return c.send(h, res, size)
 	}
 	res, err := h.api.handle(c, ctx, h, req)
 	if err != nil {
@@ -224,6 +214,15 @@ func (c *conn) respond(ctx context.Context, h header, req kmsg.Request) error {
 		return err
 	}
 	return c.auth.failed // the client has read why
+}
+
+func (c *conn) answerFetch(ctx context.Context, h header, req *kmsg.FetchRequest) error {
+	res, size, release, err := c.fetchRecords(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return c.send(h, res, size)
 }
 
 // send sends a response, whose size may be known about.

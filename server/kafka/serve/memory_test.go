@@ -15,11 +15,16 @@ import (
 // piped serves a client by a pipe, which has no buffer: an answer is under way until the client reads it. It
 // returns a channel with the end of the connection.
 func piped(t *testing.T, s *serve.Server) (*raw, chan error) {
-	ours, theirs := net.Pipe()
+	ours, theirs := pipe(t)
 	end := make(chan error, 1)
 	go func() { end <- s.Serve(t.Context(), theirs) }()
-	t.Cleanup(func() { _ = ours.Close() })
 	return &raw{Conn: ours}, end
+}
+
+func pipe(t *testing.T) (ours, theirs net.Conn) {
+	ours, theirs = net.Pipe()
+	t.Cleanup(func() { _ = ours.Close() })
+	return ours, theirs
 }
 
 // Answers that clients do not read take the memory that there is and no more. The others wait in order, and
@@ -67,7 +72,7 @@ func TestSlowReader(t *testing.T) {
 		for range 10 {
 			l.append(first, record(100_000))
 		}
-		s := testkit.Value(serve.New(serve.Config{Log: l, Open: true}))(t)
+		s := testkit.Value(serve.New(serve.Config{Log: l, Groups: new(groupsDouble), Open: true}))(t)
 		c, end := piped(t, s)
 		testkit.Must(t, c.ask(fetchOf(12, at(first, 0))))
 		for range 3 {
@@ -94,7 +99,7 @@ func TestLargeAnswersLeaveRoom(t *testing.T) {
 			}
 			list = append(list, at(p, 0))
 		}
-		s := testkit.Value(serve.New(serve.Config{Log: l, Open: true, AnswerMemory: 64 << 20}))(t)
+		s := testkit.Value(serve.New(serve.Config{Log: l, Groups: new(groupsDouble), Open: true, AnswerMemory: 64 << 20}))(t)
 		var conns []*raw
 		for range 3 { // 32 MiB in three forms: the first has 8 MiB, the others less
 			c, _ := piped(t, s)
@@ -122,7 +127,7 @@ func TestHeldAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newMemoryLog(topics()...)
 		l.append(first, record(1))
-		s := testkit.Value(serve.New(serve.Config{Log: l, Open: true, AnswerMemory: 8 << 20}))(t)
+		s := testkit.Value(serve.New(serve.Config{Log: l, Groups: new(groupsDouble), Open: true, AnswerMemory: 8 << 20}))(t)
 		idle := make([]*raw, 0, 100)
 		for range 100 {
 			c, _ := piped(t, s)

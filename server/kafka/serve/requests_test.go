@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"reflect"
 	"slices"
@@ -22,10 +23,10 @@ const announced = `Produce 0-13
 Fetch 4-18
 ListOffsets 1-11
 Metadata 0-13
-OffsetCommit 2-9
-OffsetFetch 1-9
+OffsetCommit 2-10
+OffsetFetch 1-10
 FindCoordinator 0-6
-JoinGroup 0-9
+JoinGroup 2-9
 Heartbeat 0-4
 LeaveGroup 0-5
 SyncGroup 0-5
@@ -67,15 +68,24 @@ func TestAnnounced(t *testing.T) {
 		res := testkit.Value(c.send(versions(version)))(t).(*kmsg.ApiVersionsResponse)
 		var text strings.Builder
 		for _, k := range res.ApiKeys {
-			text.WriteString(kmsg.NameForKey(k.ApiKey) + " " + string('0'+rune(k.MinVersion)) + "-")
-			if k.MaxVersion >= 10 {
-				text.WriteByte('1')
-			}
-			text.WriteString(string('0'+rune(k.MaxVersion%10)) + "\n")
+			fmt.Fprintf(&text, "%s %d-%d\n", kmsg.NameForKey(k.ApiKey), k.MinVersion, k.MaxVersion)
 		}
 		testkit.Equal(t, "requests", text.String(), announced)
 		testkit.Equal(t, "code", res.ErrorCode, 0)
 	}
+}
+
+// A request that the coordinator of groups does not answer is not announced.
+func TestCoordinatorWithoutARequest(t *testing.T) {
+	b := start(t, func(c *serve.Config) { c.Open, c.Groups = true, &groupsDouble{lacks: kmsg.OffsetDelete} })
+	c := b.raw(t)
+	for _, k := range testkit.Value(c.send(versions(3)))(t).(*kmsg.ApiVersionsResponse).ApiKeys {
+		if k.ApiKey == int16(kmsg.OffsetDelete) {
+			t.Error("OffsetDelete is announced")
+		}
+	}
+	testkit.Must(t, c.ask(usual(int16(kmsg.OffsetDelete), 0)))
+	c.ends(t, "OffsetDelete")
 }
 
 // A version of ApiVersions that does not exist yet has an answer in version 0, with the versions that exist.

@@ -78,9 +78,12 @@ type Client struct {
 	Host string // the client's address
 }
 
-// Groups is the coordinator of consumer groups. It answers JoinGroup, SyncGroup, Heartbeat, LeaveGroup,
+// Groups is the coordinator of consumer groups. It may answer JoinGroup, SyncGroup, Heartbeat, LeaveGroup,
 // OffsetCommit, OffsetFetch, OffsetDelete, DescribeGroups, ListGroups and DeleteGroups.
 type Groups interface {
+	// Versions returns the first and the last version of a request that Handle answers, always the same ones. If it
+	// does not answer the request at all, ok is false, and the request is not announced.
+	Versions(key kmsg.Key) (first, last int16, ok bool)
 	// Handle answers a request, with a response of its kind; the version is set by the caller. Handle may
 	// wait, until ctx ends with the client's connection. An error ends the connection. Bytes in the request
 	// share one allocation with all of it, so Handle copies what it keeps.
@@ -126,6 +129,6 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{Config: cfg, decoy: decoy, memory: newBudget(cfg.AnswerMemory)}
-	s.apis, err = newAPIs()
+	s.apis, err = newAPIs(cfg.Groups)
 	return s, err
 }

@@ -117,8 +117,21 @@ func limited(t testing.TB) context.Context {
 type groupsDouble struct {
 	mu      sync.Mutex
 	clients []serve.Client
-	wait    bool // until the connection ends
-	ended   int  // requests whose wait has ended so
+	wait    bool     // until the connection ends
+	lacks   kmsg.Key // a request that it does not answer
+	ended   int      // requests whose wait has ended so
+}
+
+// coordinated are the versions of the coordinator.
+var coordinated = map[kmsg.Key][2]int16{
+	kmsg.OffsetCommit: {2, 10}, kmsg.OffsetFetch: {1, 10}, kmsg.OffsetDelete: {0, 0}, kmsg.JoinGroup: {2, 9},
+	kmsg.SyncGroup: {0, 5}, kmsg.Heartbeat: {0, 4}, kmsg.LeaveGroup: {0, 5}, kmsg.ListGroups: {0, 5},
+	kmsg.DescribeGroups: {0, 6}, kmsg.DeleteGroups: {0, 3},
+}
+
+func (g *groupsDouble) Versions(key kmsg.Key) (first, last int16, ok bool) {
+	v, ok := coordinated[key]
+	return v[0], v[1], ok && key != g.lacks
 }
 
 func (g *groupsDouble) Handle(ctx context.Context, c serve.Client, req kmsg.Request) (kmsg.Response, error) {

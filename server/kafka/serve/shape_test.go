@@ -12,9 +12,14 @@ import (
 	"github.com/parley-chat/parley/server/testkit"
 )
 
+// everything is a coordinator with all versions.
+type everything struct{ Groups }
+
+func (everything) Versions(kmsg.Key) (first, last int16, ok bool) { return 0, 99, true }
+
 func table(t testing.TB) map[int16]*api {
 	t.Helper()
-	return testkit.Value(newAPIs())(t)
+	return testkit.Value(newAPIs(everything{}))(t)
 }
 
 // filled makes a request with random content in each field.
@@ -142,7 +147,7 @@ func TestNotation(t *testing.T) {
 // Whatever a client sends as a request, reading it ends without a panic, and takes no more memory than
 // its size allows.
 func FuzzRequest(f *testing.F) {
-	s := testkit.Value(New(Config{}))(f)
+	s := testkit.Value(New(Config{Groups: everything{}}))(f)
 	rng := rand.New(rand.NewPCG(1, 1))
 	format := kmsg.NewRequestFormatter(kmsg.FormatterClientID("fuzz"))
 	for _, a := range s.apis {
