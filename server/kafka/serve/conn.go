@@ -113,7 +113,8 @@ func readFrame(r io.Reader, limit func() int64) ([]byte, error) {
 }
 
 // queue hands a request over. Without room it waits, and then the end of the connection is not
-// noticed. So it first ends the wait of a fetch, which answers with the records that it has; its client asks again.
+// noticed. So it first ends the wait of a fetch, which answers with the records that it has; its client asks again. A
+// request of a group waits until its coordinator answers.
 func (c *conn) queue(ctx context.Context, b []byte) error {
 	n := int64(len(b))
 	if !c.unread.TryAcquire(n) {

@@ -168,7 +168,7 @@ func (f *fetch) read(ctx context.Context, r *reading) error {
 			return err
 		}
 	}
-	room := min(int(r.maxBytes), maxPart, f.limit-f.used) - len(r.batches)
+	room := min(min(int(r.maxBytes), maxPart)-len(r.batches), f.limit-f.used)
 	if room <= 0 && f.used > 0 {
 		f.crowded = true
 		return nil

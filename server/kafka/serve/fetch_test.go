@@ -348,6 +348,16 @@ func TestFetchWaits(t *testing.T) {
 	res = testkit.Value(c.answer(req, c.correlation))(t).(*kmsg.FetchResponse)
 	testkit.Equal(t, "enough", text(t, res), "events/0 code 0 [0,2) 0 1 next 2")
 
+	req = fetchOf(12, at(second, 1)) // what it has read already counts once
+	req.MaxWaitMillis, req.MinBytes, req.MaxBytes = 60_000, 900, 1000
+	testkit.Must(t, c.ask(req))
+	for range 2 {
+		testkit.Eventually(t, "the fetch waits", func() bool { return b.log.waits() == 1 })
+		b.log.append(second, record(380))
+	}
+	res = testkit.Value(c.answer(req, c.correlation))(t).(*kmsg.FetchResponse)
+	testkit.Equal(t, "in two parts", text(t, res), "events/1 code 0 [0,3) 1 2 next 3")
+
 	req = fetchOf(12, at(first, 2))
 	req.MaxWaitMillis = 10
 	testkit.Equal(t, "over", text(t, c.fetch(t, req)), "events/0 code 0 [0,2)")
