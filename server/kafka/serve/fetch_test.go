@@ -325,6 +325,23 @@ func TestFetchIsBounded(t *testing.T) {
 	}
 }
 
+// inParts sends a fetch, and appends records one by one, each when the fetch has read the one before and waits.
+func (b *broker) inParts(t *testing.T, c *raw, req *kmsg.FetchRequest, p serve.Partition, size, n int) {
+	t.Helper()
+	b.log.mu.Lock()
+	reads := b.log.reads
+	b.log.mu.Unlock()
+	testkit.Must(t, c.ask(req))
+	for i := range n {
+		testkit.Eventually(t, "the fetch waits", func() bool {
+			b.log.mu.Lock()
+			defer b.log.mu.Unlock()
+			return b.log.waiting == 1 && b.log.reads == reads+i
+		})
+		b.log.append(p, record(size))
+	}
+}
+
 // A fetch waits for records: one wakes it, or its time ends, and with too few bytes it waits for more.
 func TestFetchWaits(t *testing.T) {
 	b := start(t, open)
@@ -340,21 +357,13 @@ func TestFetchWaits(t *testing.T) {
 
 	req = fetchOf(12, at(first, 0))
 	req.MaxWaitMillis, req.MinBytes = 60_000, 250
-	testkit.Must(t, c.ask(req))
-	for range 2 { // a batch of one such record has 174 bytes
-		testkit.Eventually(t, "the fetch waits", func() bool { return b.log.waits() == 1 })
-		b.log.append(first, record(100))
-	}
+	b.inParts(t, c, req, first, 100, 2) // a batch of one such record has 174 bytes
 	res = testkit.Value(c.answer(req, c.correlation))(t).(*kmsg.FetchResponse)
 	testkit.Equal(t, "enough", text(t, res), "events/0 code 0 [0,2) 0 1 next 2")
 
 	req = fetchOf(12, at(second, 1)) // what it has read already counts once
 	req.MaxWaitMillis, req.MinBytes, req.MaxBytes = 60_000, 900, 1000
-	testkit.Must(t, c.ask(req))
-	for range 2 {
-		testkit.Eventually(t, "the fetch waits", func() bool { return b.log.waits() == 1 })
-		b.log.append(second, record(380))
-	}
+	b.inParts(t, c, req, second, 380, 2)
 	res = testkit.Value(c.answer(req, c.correlation))(t).(*kmsg.FetchResponse)
 	testkit.Equal(t, "in two parts", text(t, res), "events/1 code 0 [0,3) 1 2 next 3")
 
