@@ -150,7 +150,7 @@ func (w *writing) add(ctx context.Context, a *Append, d *draft) (Appended, error
 	if a.Gap > MaxGap-next.end {
 		return Appended{}, fmt.Errorf("%w: a gap of %d behind position %d", ErrInvalid, a.Gap, next.end)
 	}
-	b := d.place(next.end+a.Gap, producer)
+	b := d.place(next.end+a.Gap, next.bytes, producer)
 	if known != nil {
 		r, err := remember(known, a.Partition, b)
 		if err != nil {
@@ -158,7 +158,7 @@ func (w *writing) add(ctx context.Context, a *Append, d *draft) (Appended, error
 		}
 		w.records = append(w.records, r)
 	}
-	next.end, next.time = b.End(), b.Time
+	next.end, next.time, next.bytes = b.End(), b.Time, next.bytes+storedSize(d.value)
 	w.records = append(w.records, store.Record{Key: batchKey(a.Partition, b.End()-1), Value: d.value})
 	return Appended{Batch: b, Base: b.Base, Count: b.Count()}, nil
 }

@@ -28,12 +28,16 @@ const (
 // Messages are encoded one behind the other, each as field 3 of
 // parley.topic.v1.Delivery: a part of the body is a part of a delivery.
 type Batch struct {
-	Form     Form
-	Base     int64 // position of the first message
-	Time     int64 // when it was stored, unix ms; never before that of an earlier batch
+	Form Form
+	Base int64 // position of the first message
+	// Time is when it was stored, or of the event log the time of its latest record, in unix ms;
+	// never before that of an earlier batch.
+	Time     int64
 	Producer Producer
 	// Gap is how many positions right before Base are known not to exist.
 	Gap int64
+
+	before int64 // bytes of the batches before it, of the event log
 
 	body []byte
 	ends []uint32           // of the messages, records or references in body

@@ -99,7 +99,7 @@ func TestStoredBatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := d.place(41, a.Producer)
+	want := d.place(41, 0, a.Producer)
 	got, err := parseBatch(d.value, 42)
 	if err != nil || got.Base != 41 || got.End() != 43 || got.Time != want.Time || got.Producer != a.Producer ||
 		!bytes.Equal(got.Bytes(0, 2), want.Bytes(0, 2)) {
@@ -136,7 +136,7 @@ func TestGoldenRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	batch := d.place(1<<40, a.Producer)
+	batch := d.place(1<<40, 0, a.Producer)
 	w := &producers.Window{}
 	producer, err := remember(w, a.Partition, batch)
 	if err != nil {
@@ -224,7 +224,7 @@ func FuzzParseBatch(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	d.place(0, Producer{})
+	d.place(0, 0, Producer{})
 	f.Add(d.value, int64(0))
 	f.Fuzz(func(t *testing.T, value []byte, last int64) {
 		b, err := parseBatch(value, last)

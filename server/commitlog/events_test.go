@@ -29,7 +29,7 @@ func eventTopic(t testing.TB, log *commitlog.Local, name string, partitions int3
 
 func recordsOf(n, count int) (list []record.Record) {
 	for i := range count {
-		list = append(list, record.Record{Key: []byte(fmt.Sprint("key ", n)), Value: []byte(fmt.Sprint(n, i)), Time: int64(n),
+		list = append(list, record.Record{Key: []byte(fmt.Sprint("key ", n)), Value: []byte(fmt.Sprint(n, i)), Time: int64(n + 1),
 			Headers: []record.Header{{Key: "same", Value: []byte{0xff}}, {Key: "same"}}})
 	}
 	return list
@@ -39,7 +39,7 @@ func referencesOf(n, count int) (r record.References) {
 	r.PublishedIn = "generation"
 	for i := range count {
 		r.List = append(r.List, record.Reference{Chat: fmt.Sprint("chat_", n), Version: int64(i + 1), Schema: 4,
-			Time: int64(n)})
+			Time: int64(n + 1)})
 	}
 	return r
 }
@@ -54,7 +54,6 @@ func TestRecordsAndReferences(t *testing.T) {
 	var want []commitlog.Append
 	var bases []int64
 	end := int64(0)
-	began := clock.Now()
 	for n := range 10 {
 		clock.Advance(time.Second)
 		a := commitlog.Append{Partition: at, Gap: int64(n % 3)}
@@ -97,8 +96,9 @@ func TestRecordsAndReferences(t *testing.T) {
 		}
 	}
 	check(log, 0, 0)
-	for n, base := range bases {
-		if p := testkit.Value(log.PositionAt(t.Context(), at, began.Add(time.Duration(n+1)*time.Second)))(t); p != base {
+	for n, base := range bases { // the times of the records count, not those of the appends
+		when := time.UnixMilli(int64(n + 1))
+		if p := testkit.Value(log.PositionAt(t.Context(), at, when))(t); p != base {
 			t.Errorf("batch %d begins with %d, the time leads to %d", n, base, p)
 		}
 	}

@@ -120,12 +120,14 @@ func (l *Local) load(ctx context.Context, p *partition) error {
 	}
 	return l.records.Seek(ctx, batchKey(p.id, 0), batchKey(p.id, math.MaxInt64), true,
 		func(key []byte, value func() ([]byte, error)) bool {
-			p.end = lastOf(key) + 1
-			// One that cannot be read is found when it is read; its time is not needed so badly
-			// that nothing could be published any more.
-			if v, err := value(); err == nil && len(v) >= batchHeader {
-				p.time = max(p.time, timeOf(v))
+			p.end = max(p.end, lastOf(key)+1)
+			// One that cannot be read is found when it is read; its time and its bytes are not
+			// needed so badly that nothing could be published any more: those of an earlier one do.
+			v, err := value()
+			if err != nil || len(v) < batchHeader {
+				return true
 			}
+			p.time, p.bytes = max(p.time, timeOf(v)), beforeOf(v)+storedSize(v)
 			return false
 		})
 }

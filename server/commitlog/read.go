@@ -176,6 +176,8 @@ type stamp struct {
 	base, last int64 // last: -1 if there is no batch
 	time       int64
 	gap        int64
+	before     int64 // bytes of the batches before it
+	bytes      int64
 	corrupt    bool // there is something before it that cannot be read
 }
 
@@ -196,6 +198,7 @@ func (l *Local) stampFrom(ctx context.Context, id Partition, from, below int64) 
 					return true
 				}
 				s.base, s.last, s.time, s.gap = baseOf(v), lastOf(key), timeOf(v), gapOf(v)
+				s.before, s.bytes = beforeOf(v), storedSize(v)
 				return false
 			})
 		if other != nil {

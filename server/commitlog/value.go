@@ -16,7 +16,10 @@ import (
 //
 // The version counts forms in twos: messages have 1 and 2, records 3 and 4, references 5 and
 // 6. The even ones are of batches that came from a log with positions that do not exist: behind
-// the length of the producer's id they have how many of them are right before the base.
+// the length of the producer's id they have how many of them are right before the base. Batches
+// of the event log have at the end of the header how many bytes the batches before them have, from
+// some batch on that was the first of the partition: the bytes between two positions are known
+// without reading what lies between.
 const (
 	firstVersion = 1
 	lastVersion  = firstVersion + 2*byte(forms) - 1
@@ -27,6 +30,7 @@ const (
 	producerAt   = countAt + 4
 	batchHeader  = producerAt + 1
 	gapSize      = 8
+	beforeSize   = 8
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -74,10 +78,31 @@ func newDraft(a *Append, at int64) (*draft, error) {
 	if a.Gap > 0 {
 		d.header += gapSize
 	}
+	if d.form != Messages {
+		d.header += beforeSize
+	}
 	if id := a.Producer.ID; id != "" {
 		d.header += len(id) + 8
 	}
-	return d, d.encode(a, at)
+	return d, d.encode(a, timeFor(a, at))
+}
+
+// timeFor is the time of a batch without those before it. One of the event log has the time of
+// its latest record: together with those before it, a batch is as old as the latest record up to
+// its end, so the search by time leads to the first record of a time whenever it was appended.
+// Records without times have that of the append.
+func timeFor(a *Append, at int64) int64 {
+	latest := int64(0)
+	for i := range a.Records {
+		latest = max(latest, a.Records[i].Time)
+	}
+	for i := range a.References.List {
+		latest = max(latest, a.References.List[i].Time)
+	}
+	if latest > 0 {
+		return latest
+	}
+	return at
 }
 
 // encode writes the body, again if the time has changed, which only messages have in it.
@@ -100,8 +125,9 @@ func (d *draft) encode(a *Append, at int64) (err error) {
 	return nil
 }
 
-// place gives the draft a position, which makes it a batch.
-func (d *draft) place(base int64, producer Producer) *Batch {
+// place gives the draft a position, which makes it a batch. before is the number of bytes of the
+// batches before it.
+func (d *draft) place(base, before int64, producer Producer) *Batch {
 	v := d.value
 	v[0] = versionOf(d.form, d.gap)
 	if d.gap > 0 {
@@ -111,13 +137,18 @@ func (d *draft) place(base int64, producer Producer) *Batch {
 	binary.BigEndian.PutUint64(v[timeAt:], uint64(d.at))
 	binary.BigEndian.PutUint32(v[countAt:], uint32(len(d.ends)))
 	v[producerAt] = byte(len(producer.ID))
+	if d.form == Messages {
+		before = 0
+	} else {
+		binary.BigEndian.PutUint64(v[d.header-beforeSize:], uint64(before))
+	}
 	if producer.ID != "" {
 		copy(v[d.header-8-len(producer.ID):], producer.ID)
 		binary.BigEndian.PutUint64(v[d.header-8:], uint64(producer.Number))
 	}
 	binary.BigEndian.PutUint32(v[sumAt:], checksum(d.bodySum, v[:d.header]))
 	return &Batch{Form: d.form, Base: base, Time: d.at, Producer: producer, Gap: d.gap, body: v[d.header:], ends: d.ends,
-		refs: d.refs}
+		refs: d.refs, before: before}
 }
 
 // parseAt reads the batch with a key, whose form its topic must have. The batch keeps the
@@ -143,6 +174,10 @@ func parseBatch(v []byte, last int64) (*Batch, error) {
 	if hasGap(v[0]) {
 		header += gapSize
 	}
+	events := v[0] >= versionOf(Records, 0)
+	if events {
+		header += beforeSize
+	}
 	fixed := header
 	if n := int(v[producerAt]); n > 0 {
 		header += n + 8
@@ -157,6 +192,11 @@ func parseBatch(v []byte, last int64) (*Batch, error) {
 	if header > fixed {
 		b.Producer.ID = string(v[fixed : header-8])
 		b.Producer.Number = int64(binary.BigEndian.Uint64(v[header-8:]))
+	}
+	if events {
+		if b.before = beforeOf(v); b.before < 0 || b.Producer.ID != "" {
+			return nil, corrupt("header of batch cannot be read")
+		}
 	}
 	if err := b.split(int(binary.BigEndian.Uint32(v[countAt:]))); err != nil {
 		return nil, fmt.Errorf("%w: %w", store.ErrCorrupt, err)
@@ -186,6 +226,21 @@ func (b *Batch) split(count int) (err error) {
 func baseOf(v []byte) int64 { return int64(binary.BigEndian.Uint64(v[baseAt:])) }
 func timeOf(v []byte) int64 { return int64(binary.BigEndian.Uint64(v[timeAt:])) }
 
+// beforeOf is how many bytes the batches before one of the event log have; 0 of other batches.
+func beforeOf(v []byte) int64 {
+	at := batchHeader
+	if hasGap(v[0]) {
+		at += gapSize
+	}
+	if v[0] < versionOf(Records, 0) || len(v) < at+beforeSize {
+		return 0
+	}
+	return int64(binary.BigEndian.Uint64(v[at:]))
+}
+
+// storedSize is how many bytes a batch with a value counts as.
+func storedSize(v []byte) int64 { return int64(keyPrefix + 8 + len(v)) }
+
 func gapOf(v []byte) int64 {
 	if !hasGap(v[0]) || len(v) < batchHeader+gapSize {
 		return 0
@@ -198,6 +253,9 @@ func gapOf(v []byte) int64 {
 type head struct {
 	start, end int64
 	time       int64 // of the last batch
+	// bytes is that of all batches, also of those that were trimmed since there was none. It is
+	// not stored: the last batch says it.
+	bytes int64
 }
 
 const (

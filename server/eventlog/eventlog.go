@@ -8,7 +8,9 @@
 package eventlog
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,18 +24,20 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Fields of an event and of its metadata that headers repeat.
+// Fields of an event and of its metadata.
 const (
 	fieldMetadata   protowire.Number = 1
 	fieldEventID    protowire.Number = 1
+	fieldEventType  protowire.Number = 2
 	fieldGeneration protowire.Number = 5
+	fieldVersion    protowire.Number = 12
 )
 
 // Record makes the record of an event: key, frame and headers are byte for byte those with
 // which the relay publishes the event. publishedIn is the generation of the store in which it
 // was published. The error wraps store.ErrCorrupt.
 func Record(ref record.Reference, publishedIn string, e *table.Event) (record.Record, error) {
-	id, generation, ok := metadata(e.Payload)
+	md, ok := metadataOf(e.Payload)
 	if !ok || !event.Known(e.Type) {
 		return record.Record{}, fmt.Errorf("%w: event %d of chat %s is no %q", store.ErrCorrupt, ref.Version, ref.Chat,
 			e.Type)
@@ -43,49 +47,73 @@ func Record(ref record.Reference, publishedIn string, e *table.Event) (record.Re
 		return record.Record{}, fmt.Errorf("event %d of chat %s: %w", ref.Version, ref.Chat, err)
 	}
 	return record.Record{Key: []byte(ref.Chat), Value: value, Time: ref.Time, Headers: []record.Header{
-		{Key: kafka.HeaderEventID, Value: id},
+		{Key: kafka.HeaderEventID, Value: md.id},
 		{Key: kafka.HeaderEventType, Value: []byte(e.Type)},
-		{Key: kafka.HeaderGeneration, Value: generation},
+		{Key: kafka.HeaderGeneration, Value: md.generation},
 		{Key: kafka.HeaderPublished, Value: []byte(publishedIn)},
 	}}, nil
 }
 
-// metadata finds the id and the generation of an encoded event. They are empty, not null, where
-// the event has none.
-func metadata(payload []byte) (id, generation []byte, ok bool) {
-	id, generation = []byte{}, []byte{}
-	ok = each(payload, func(field protowire.Number, v []byte) bool {
-		return field != fieldMetadata || each(v, func(field protowire.Number, v []byte) bool {
-			switch field {
-			case fieldEventID:
-				id = v
-			case fieldGeneration:
-				generation = v
-			}
-			return true
-		})
-	})
-	return id, generation, ok
+// metadata is what an encoded event says of itself. What the event does not have is empty, not
+// null.
+type metadata struct {
+	id, kind, generation []byte
+	version              uint64
 }
 
-// each calls f with the length-delimited fields of a message until f returns false, and
-// reports whether that is all that the message has.
-func each(message []byte, f func(field protowire.Number, value []byte) bool) bool {
+// metadataOf finds the metadata of an encoded event.
+func metadataOf(payload []byte) (md metadata, ok bool) {
+	md = metadata{id: []byte{}, kind: []byte{}, generation: []byte{}}
+	ok = each(payload, func(field protowire.Number, v []byte, _ uint64) bool {
+		return field != fieldMetadata || v == nil || each(v, md.set)
+	})
+	return md, ok
+}
+
+func (md *metadata) set(field protowire.Number, v []byte, n uint64) bool {
+	switch {
+	case v == nil && field == fieldVersion:
+		md.version = n
+	case v == nil:
+	case field == fieldEventID:
+		md.id = v
+	case field == fieldEventType:
+		md.kind = v
+	case field == fieldGeneration:
+		md.generation = v
+	}
+	return true
+}
+
+// each calls f with the fields of a message, a length-delimited one as bytes that are not nil, a
+// varint as a number, until f returns false. It reports whether these, and fields of other types,
+// are all that the message has.
+func each(message []byte, f func(field protowire.Number, value []byte, n uint64) bool) bool {
 	for len(message) > 0 {
 		field, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
 			return false
 		}
 		message = message[n:]
-		if n = protowire.ConsumeFieldValue(field, kind, message); n < 0 {
+		var value []byte
+		var number uint64
+		switch kind {
+		case protowire.BytesType:
+			if value, n = protowire.ConsumeBytes(message); value == nil {
+				value = []byte{}
+			}
+		case protowire.VarintType:
+			number, n = protowire.ConsumeVarint(message)
+		default:
+			n = protowire.ConsumeFieldValue(field, kind, message)
+		}
+		if n < 0 {
 			return false
 		}
-		if kind == protowire.BytesType {
-			if v, _ := protowire.ConsumeBytes(message); !f(field, v) {
-				return false
-			}
-		}
 		message = message[n:]
+		if (kind == protowire.BytesType || kind == protowire.VarintType) && !f(field, value, number) {
+			return false
+		}
 	}
 	return true
 }
@@ -94,65 +122,114 @@ func each(message []byte, f func(field protowire.Number, value []byte) bool) boo
 // of the references are durable, so the rows are. Errors: store.ErrCorrupt, also if a row is
 // missing, and those of the store.
 func Records(ctx context.Context, s store.Store, refs record.References) ([]record.Record, error) {
-	order := make([]int, len(refs.List)) // by chat and version, as the rows lie
-	for i := range order {
-		order[i] = i
+	out, lost, err := readable(ctx, s, refs)
+	for i := range lost {
+		if err == nil && lost[i] != nil {
+			err = lost[i]
+		}
 	}
-	compare := func(a, b int) int {
-		x, y := &refs.List[a], &refs.List[b]
-		if x.Chat != y.Chat {
-			return strings.Compare(x.Chat, y.Chat)
-		}
-		return int(min(max(x.Version-y.Version, -1), 1)) // both are positive
-	}
-	slices.SortFunc(order, compare)
-	out := make([]record.Record, len(refs.List))
-	keys := make([]store.Key, 0, min(len(order), store.MaxBatchGet))
-	for len(order) > 0 {
-		n := 0 // references of the keys; an event may have several, one for each replay
-		for keys = keys[:0]; n < len(order); n++ {
-			if n > 0 && compare(order[n-1], order[n]) == 0 {
-				continue
-			}
-			if len(keys) == store.MaxBatchGet {
-				break
-			}
-			ref := &refs.List[order[n]]
-			keys = append(keys, table.EventKey(ref.Chat, ref.Version))
-		}
-		items, err := s.BatchGet(ctx, keys, store.Eventual)
-		if err != nil {
-			return nil, err
-		}
-		if err := fill(out, order[:n], refs, keys, items); err != nil {
-			return nil, err
-		}
-		order = order[n:]
+	if err != nil {
+		return nil, err
 	}
 	return out, nil
 }
 
+// readable is Records that returns what can be made. lost has the error of each reference that
+// is nothing, and is nil if all became records; err is one of the store.
+func readable(
+	ctx context.Context, s store.Store, refs record.References,
+) (out []record.Record, lost []error, err error) {
+	order := make([]int, len(refs.List)) // by chat and version, as the rows lie
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return compare(&refs.List[a], &refs.List[b]) })
+	m := making{store: s, refs: refs, out: make([]record.Record, len(refs.List))}
+	for len(order) > 0 {
+		n := 0 // references of the keys; an event may have several, one for each replay
+		for m.keys = m.keys[:0]; n < len(order); n++ {
+			if n > 0 && compare(&refs.List[order[n-1]], &refs.List[order[n]]) == 0 {
+				continue
+			}
+			if len(m.keys) == store.MaxBatchGet {
+				break
+			}
+			ref := &refs.List[order[n]]
+			m.keys = append(m.keys, table.EventKey(ref.Chat, ref.Version))
+		}
+		if err := m.fill(ctx, order[:n]); err != nil {
+			return nil, nil, err
+		}
+		order = order[n:]
+	}
+	return m.out, m.lost, nil
+}
+
+func compare(x, y *record.Reference) int {
+	return cmp.Or(strings.Compare(x.Chat, y.Chat), cmp.Compare(x.Version, y.Version))
+}
+
+// making makes records of references.
+type making struct {
+	store store.Store
+	refs  record.References
+	out   []record.Record
+	lost  []error
+	keys  []store.Key
+}
+
 // fill makes the records of references, which are in the order of their keys.
-func fill(out []record.Record, order []int, refs record.References, keys []store.Key, items []store.Item) error {
+func (m *making) fill(ctx context.Context, order []int) error {
+	items, err := m.store.BatchGet(ctx, m.keys, store.Eventual)
+	var bad []error
+	if errors.Is(err, store.ErrCorrupt) { // of one of the rows at least
+		items, bad, err = m.singly(ctx)
+	}
+	if err != nil {
+		return err
+	}
 	at := 0
 	for n, i := range order {
-		ref := refs.List[i]
-		if n > 0 {
-			if last := &refs.List[order[n-1]]; last.Chat != ref.Chat || last.Version != ref.Version {
-				at++
-			}
+		ref := &m.refs.List[i]
+		if n > 0 && compare(&m.refs.List[order[n-1]], ref) != 0 {
+			at++
 		}
-		if items[at] == nil {
-			return fmt.Errorf("%w: chat %s has no event %d, which is in the event log", store.ErrCorrupt, ref.Chat,
-				ref.Version)
+		switch {
+		case bad != nil && bad[at] != nil:
+			err = bad[at]
+		case items[at] == nil:
+			err = fmt.Errorf("%w: chat %s has no event %d, which is in the event log", store.ErrCorrupt, ref.Chat, ref.Version)
+		default:
+			m.out[i], err = m.one(ref, store.Row{Key: m.keys[at], Item: items[at]})
 		}
-		e, err := table.EventFrom(store.Row{Key: keys[at], Item: items[at]})
 		if err != nil {
-			return fmt.Errorf("event %d of chat %s: %w: %w", ref.Version, ref.Chat, store.ErrCorrupt, err)
-		}
-		if out[i], err = Record(ref, refs.PublishedIn, &e); err != nil {
-			return err
+			if m.lost == nil {
+				m.lost = make([]error, len(m.out))
+			}
+			m.lost[i] = err
 		}
 	}
 	return nil
+}
+
+// singly reads the rows of the keys one by one; bad has the errors of those that are corrupt.
+func (m *making) singly(ctx context.Context) (items []store.Item, bad []error, err error) {
+	items, bad = make([]store.Item, len(m.keys)), make([]error, len(m.keys))
+	for i, k := range m.keys {
+		items[i], err = m.store.Get(ctx, k, store.Eventual)
+		if errors.Is(err, store.ErrCorrupt) {
+			bad[i] = fmt.Errorf("event %s of chat %s: %w", k.SK, k.PK, err)
+		} else if err != nil {
+			return nil, nil, err
+		}
+	}
+	return items, bad, nil
+}
+
+func (m *making) one(ref *record.Reference, row store.Row) (record.Record, error) {
+	e, err := table.EventFrom(row)
+	if err != nil {
+		return record.Record{}, fmt.Errorf("event %d of chat %s: %w: %w", ref.Version, ref.Chat, store.ErrCorrupt, err)
+	}
+	return Record(*ref, m.refs.PublishedIn, &e)
 }
