@@ -60,7 +60,9 @@ func start(t *testing.T, dir string) *node {
 	t.Cleanup(client.Close)
 	n.relay, err = relay.New(relay.Config{
 		Store: n.eng.Store, Serde: serde, Clock: clock, Logger: cfg.Logger, Flush: n.eng.LogStable,
-		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, client, records) },
+		Publish: relay.Flatten(func(ctx context.Context, records []*kafka.Record) error {
+			return kafka.Transact(ctx, client, records)
+		}),
 	})
 	n.must(err)
 	return n

@@ -117,8 +117,10 @@ func fill(t testing.TB, messages int) *harness {
 	now := time.Now()
 	r, err := relay.New(relay.Config{
 		Store: eng.Store, Serde: serde, Clock: func() time.Time { return now }, Logger: slog.New(slog.DiscardHandler),
-		Flush:   eng.LogStable,
-		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, client, records) },
+		Flush: eng.LogStable,
+		Publish: relay.Flatten(func(ctx context.Context, records []*kafka.Record) error {
+			return kafka.Transact(ctx, client, records)
+		}),
 	})
 	testkit.Must(t, err)
 	for range 3 {

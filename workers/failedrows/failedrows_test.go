@@ -46,14 +46,14 @@ func newFixture(t *testing.T) *fixture {
 	}
 	f.relay, err = relay.New(relay.Config{
 		Store: f.store, Serde: serde, Clock: clock, Logger: slog.New(slog.DiscardHandler),
-		Publish: func(_ context.Context, records []*kafka.Record) error {
+		Publish: relay.Flatten(func(_ context.Context, records []*kafka.Record) error {
 			for _, rec := range records {
 				e, err := serde.Decode(context.Background(), rec.Key, rec.Value)
 				f.require(err)
 				f.log = append(f.log, fmt.Sprintf("%s/%d", e.GetChatId(), e.GetMetadata().GetVersion()))
 			}
 			return nil
-		},
+		}),
 	})
 	f.require(err)
 	return f

@@ -76,12 +76,12 @@ func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 	t.Cleanup(client.Close)
 	w.relay, err = relay.New(relay.Config{
 		Store: w.store, Serde: serde, Clock: time.Now, Logger: log, Flush: stable, Sweep: 100 * time.Millisecond,
-		Publish: func(ctx context.Context, records []*kafka.Record) error {
+		Publish: relay.Flatten(func(ctx context.Context, records []*kafka.Record) error {
 			if w.down.Load() {
 				return errors.New("no broker")
 			}
 			return kafka.Transact(ctx, client, records)
-		},
+		}),
 	})
 	w.must(err)
 	w.chats, err = chat.New(ctx, chat.Config{Store: w.store, Clock: time.Now, Generation: "g", Producer: "p",

@@ -82,7 +82,7 @@ func (s *site) work(ctx context.Context, name string) {
 			defer publisher.Close()
 			r, err := relay.New(relay.Config{
 				Store: s.store, Serde: s.serde, Clock: time.Now, Logger: discard, Shards: sl.Shards, Sweep: 100 * time.Millisecond,
-				Publish: publisher.Publish,
+				Publish: relay.Flatten(publisher.Publish),
 				Topics:  func(ctx context.Context) (versions.State, error) { return versions.Load(ctx, s.store) },
 				Renew: func(ctx context.Context) error {
 					return errors.Join(publisher.Renew(ctx), slot.Confirm(ctx, s.store, name, sl))

@@ -147,7 +147,7 @@ func (w *fixture) start(p *proc) {
 	p.epoch = 0
 	r, err := relay.New(relay.Config{
 		Store: w.store, Serde: w.serde, Clock: w.clock, Logger: discard, Shards: p.slot.Shards, MaxBatch: 5,
-		Publish: func(_ context.Context, records []*kafka.Record) error { return w.publish(p, records) },
+		Publish: relay.Flatten(func(_ context.Context, records []*kafka.Record) error { return w.publish(p, records) }),
 		Topics: func(ctx context.Context) (versions.State, error) {
 			if w.fails(10) {
 				return versions.State{}, errUnavailable

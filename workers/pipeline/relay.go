@@ -80,10 +80,9 @@ func (p *relayPart) runSlot(ctx context.Context, s slot.Slot) error {
 	r, err := relay.New(relay.Config{
 		Store: b.Store, Generation: b.Generation, Serde: p.cfg.Schemas.Serde, Shards: s.Shards, Clock: time.Now,
 		Logger: p.cfg.Logger.With("slot", s.Number), Flush: p.Flush, FlushWithin: p.FlushWithin,
-		Publish: p.topics.Guard(func(ctx context.Context,
-			records []*kafka.Record) error {
+		Publish: p.topics.Guard(relay.Flatten(func(ctx context.Context, records []*kafka.Record) error {
 			return p.publish(ctx, publisher, records)
-		}),
+		})),
 		Awaited: p.Awaited, Failed: p.cfg.Chats.PublishFailed, Created: observe.Created(p.cfg.Chats),
 		Topics: func(ctx context.Context) (versions.State, error) { return versions.Load(ctx, b.Store) },
 		Renew: func(ctx context.Context) error {

@@ -84,22 +84,19 @@ func (p *searchPart) runSlot(ctx context.Context, s slot.Slot) error {
 	log := p.cfg.Logger.With("slot", "search")
 	source := &searchrelay.Source{Store: b.Store, Targets: p.Targets, Partitions: partitions, Clock: time.Now}
 	guard := &searchrelay.Guard{Source: source, Attempts: p.Attempts,
-		Publish: func(ctx context.Context, records []*kafka.Record) error {
+		Publish: relay.Flatten(func(ctx context.Context, records []*kafka.Record) error {
+			if err := reserve(p.Reserve, records); err != nil {
+				return err
+			}
 			return b.ExplainPublish(publisher.Publish(ctx, records))
-		},
+		}),
 		DeadLettered: func(id, topic string, why error) {
 			p.deadLetters.Add(1)
 			log.Error("a search event became a dead letter", "event", id, "topic", topic, "error", why)
 		}}
 	r, err := relay.New(relay.Config{
 		Store: b.Store, Load: source.Load, Shards: s.Shards, Clock: time.Now, Logger: log,
-		Publish: func(ctx context.Context, records []*kafka.Record) error {
-			if err := reserve(p.Reserve, records); err != nil {
-				return err
-			}
-			return guard.Do(ctx, records)
-		},
-		Flush: p.Flush, FlushWithin: p.FlushWithin, Awaited: p.Awaited,
+		Publish: guard.Do, Flush: p.Flush, FlushWithin: p.FlushWithin, Awaited: p.Awaited,
 	})
 	if err != nil {
 		return err

@@ -113,6 +113,12 @@ func (r *Relay) remember(p plan) bool {
 	return true
 }
 
+// completes reports whether nothing of a plan's row is left once the plan is published.
+func (r *Relay) completes(p plan) bool {
+	s := r.aside[p.key]
+	return s == nil || !slices.ContainsFunc(s.left, func(l leftRecord) bool { return !slices.Contains(p.index, l.index) })
+}
+
 // recordRest removes the records of a published plan from what is left of its row. It reports
 // whether nothing is.
 func (r *Relay) recordRest(p plan) bool {

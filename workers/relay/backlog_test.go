@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -50,12 +50,13 @@ func TestLongBacklogIsReadInParts(t *testing.T) {
 	*reads = counted{Store: r.store}
 	publish, published := re.cfg.Publish, 0
 	r.fail = func() (error, error) { return nil, nil }
-	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+	re.cfg.Publish = func(ctx context.Context, list []eventlog.Publication) error {
+		records := Records(list)
 		if reads.rows > published+2*batch {
 			t.Fatalf("%d events read with %d published, expected up to two transactions ahead", reads.rows, published)
 		}
 		published += len(records)
-		return publish(ctx, records)
+		return publish(ctx, list)
 	}
 	r.rest(re)
 	r.check(true)

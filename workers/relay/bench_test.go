@@ -63,7 +63,9 @@ func newStage(b *testing.B, br *kafkatest.Broker, chats int) *stage {
 	testkit.Must(b, s.chats.EnsureUser(b.Context(), "bob"))
 	cfg := Config{
 		Store: st, Serde: serde, Clock: time.Now, Logger: discard,
-		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, client, records) },
+		Publish: Flatten(func(ctx context.Context, records []*kafka.Record) error {
+			return kafka.Transact(ctx, client, records)
+		}),
 	}
 	if br.Embedded != nil {
 		cfg.Flush = br.Embedded.Flush
@@ -237,7 +239,7 @@ func BenchmarkLoad(b *testing.B) {
 		}
 	}
 	re, err := New(Config{Store: st, Serde: serde, Clock: time.Now, Logger: discard,
-		Publish: func(context.Context, []*kafka.Record) error { return nil }})
+		Publish: Flatten(func(context.Context, []*kafka.Record) error { return nil })})
 	testkit.Must(b, err)
 	rows, err := re.rows(b.Context(), c.ChatID)
 	if err != nil || len(rows.list) != 102 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store"
@@ -69,7 +70,8 @@ func TestFrozenRelayIsFenced(t *testing.T) {
 		stale := r.onKafka(b, slot, func(cfg *Config, c *kafka.Client) {
 			cfg.Clock = time.Now
 			publish := cfg.Publish
-			cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+			cfg.Publish = func(ctx context.Context, list []eventlog.Publication) error {
+				records := Records(list)
 				err := errors.New("not the first")
 				once.Do(func() {
 					if err = errors.Join(c.BeginTransaction(),
@@ -84,7 +86,7 @@ func TestFrozenRelayIsFenced(t *testing.T) {
 				if err != nil && errors.Is(err, thawed) {
 					return err
 				}
-				return publish(ctx, records)
+				return publish(ctx, list)
 			}
 		})
 		ended := make(chan error, 1)
@@ -127,7 +129,7 @@ func (r *fixture) holder(b *kafkatest.Broker, slot string, rng *rand.Rand, calm 
 	h.Relay = r.onKafka(b, slot, func(cfg *Config, c *kafka.Client) {
 		h.client = c
 		cfg.MaxBatch = 7
-		cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+		cfg.Publish = Flatten(func(ctx context.Context, records []*kafka.Record) error {
 			how := rng.IntN(8)
 			if *calm || how > 3 {
 				h.frozen = false
@@ -156,7 +158,7 @@ func (r *fixture) holder(b *kafkatest.Broker, slot string, rng *rand.Rand, calm 
 				return errors.Join(c.EndTransaction(ctx, kgo.TryAbort), errLost)
 			}
 			return errLost // in the middle
-		}
+		})
 	})
 	return h
 }

@@ -153,10 +153,10 @@ func TestTooLargeEventIsQuarantined(t *testing.T) {
 			Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 1}.Proto()
 		return []event.Event{&eventv1.MessagePersisted{Metadata: md, ChatId: "chat_1", Content: strings.Repeat("x", size)}}
 	}
-	if _, err := re.planOf(store.Key{}, "chat_1", message(kafka.MaxEvent), nil); !errors.Is(err, ErrPoison) {
+	if _, err := re.planOf(store.Key{}, "chat_1", 1, message(kafka.MaxEvent), nil); !errors.Is(err, ErrPoison) {
 		t.Errorf("an event beyond the limit: %v, expected %v", err, ErrPoison)
 	}
-	if _, err := re.planOf(store.Key{}, "chat_1", message(kafka.MaxEvent-1024), nil); err != nil {
+	if _, err := re.planOf(store.Key{}, "chat_1", 1, message(kafka.MaxEvent-1024), nil); err != nil {
 		t.Errorf("an event within the limit: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -33,10 +34,10 @@ func TestPublishingContinuesWhileTheDiskSyncs(t *testing.T) {
 		re := r.relay()
 		re.cfg.Clock, re.cfg.Sweep = time.Now, time.Hour
 		var published atomic.Int64
-		re.cfg.Publish = func(_ context.Context, records []*kafka.Record) error {
+		re.cfg.Publish = Flatten(func(_ context.Context, records []*kafka.Record) error {
 			published.Add(int64(len(records)))
 			return nil
-		}
+		})
 		syncs := make(chan struct{})
 		re.cfg.Flush = func(ctx context.Context) error {
 			select {
@@ -103,7 +104,7 @@ func TestRunEndsAfterItsDeletion(t *testing.T) {
 		}
 		fenced := false
 		var mu sync.Mutex
-		re.cfg.Publish = func(context.Context, []*kafka.Record) error {
+		re.cfg.Publish = Flatten(func(context.Context, []*kafka.Record) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if fenced {
@@ -111,7 +112,7 @@ func TestRunEndsAfterItsDeletion(t *testing.T) {
 			}
 			fenced = true
 			return nil
-		}
+		})
 		done := make(chan error, 1)
 		go func() { done <- re.Run(t.Context()) }()
 		testkit.Advance(1500 * time.Millisecond) // a sync is running
@@ -199,14 +200,14 @@ func TestRecordsAreBatchedUnderLoad(t *testing.T) {
 			defer mu.Unlock()
 			return transactions, records
 		}
-		re.cfg.Publish = func(_ context.Context, list []*kafka.Record) error {
+		re.cfg.Publish = Flatten(func(_ context.Context, list []*kafka.Record) error {
 			time.Sleep(5 * time.Millisecond) // in simulated time: what a transaction takes
 			mu.Lock()
 			defer mu.Unlock()
 			transactions++
 			records += len(list)
 			return nil
-		}
+		})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- re.Run(ctx) }()
@@ -260,12 +261,12 @@ func TestPublishedRowsAreDeletedWhilePassesFail(t *testing.T) {
 		re := r.relay()
 		re.cfg.Clock = time.Now
 		transactions := 0
-		re.cfg.Publish = func(context.Context, []*kafka.Record) error {
+		re.cfg.Publish = Flatten(func(context.Context, []*kafka.Record) error {
 			if transactions++; transactions > 3 {
 				return errors.New("the disk is full")
 			}
 			return nil
-		}
+		})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- re.Run(ctx) }()
@@ -292,9 +293,9 @@ func TestSweepBoundsRowsThatWaitForTheDisk(t *testing.T) {
 		re.pendingDelete, re.isPending[k] = append(re.pendingDelete, k), true
 	}
 	publish, most := re.cfg.Publish, 0
-	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+	re.cfg.Publish = func(ctx context.Context, list []eventlog.Publication) error {
 		most = max(most, len(re.pendingDelete), len(re.isPending))
-		return publish(ctx, records)
+		return publish(ctx, list)
 	}
 	r.must(re.pass(r.ctx))
 	if len(r.log) != 102 || most > 65_536+7 {

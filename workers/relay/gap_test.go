@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/eventlog"
 )
 
 // While a new relay publishes what it has read, its predecessor publishes one more row and
@@ -16,13 +16,13 @@ func TestRowThatAnotherRelayPublished(t *testing.T) {
 	before, after := r.relay(), r.relay()
 	publish := after.cfg.Publish
 	first := true
-	after.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+	after.cfg.Publish = func(ctx context.Context, list []eventlog.Publication) error {
 		if first { // it has read, and not published yet
 			first = false
 			r.send(id)
 			r.rest(before)
 		}
-		return publish(ctx, records)
+		return publish(ctx, list)
 	}
 	r.must(after.Cycle(r.ctx))
 	r.now = r.now.Add(time.Minute)

@@ -143,11 +143,11 @@ func TestAgeOfTheOldestRow(t *testing.T) {
 	r.now = r.now.Add(300 * time.Millisecond)
 	want("with a nudge", 300*time.Millisecond)
 	publish := re.cfg.Publish
-	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+	re.cfg.Publish = Flatten(func(ctx context.Context, records []*kafka.Record) error {
 		r.now = r.now.Add(200 * time.Millisecond)
 		want("in the transaction", 500*time.Millisecond)
 		return context.DeadlineExceeded
-	}
+	})
 	if err := re.Cycle(r.ctx); err == nil {
 		t.Fatal("the cycle succeeded, expected the publisher's error")
 	}

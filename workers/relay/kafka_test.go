@@ -18,7 +18,7 @@ func (r *fixture) onKafka(b *kafkatest.Broker, slot string, change func(*Config,
 	r.t.Cleanup(c.Close)
 	cfg := Config{
 		Store: r.store, Serde: r.serde, Clock: func() time.Time { return r.now }, Logger: discard,
-		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, c, records) },
+		Publish: Flatten(func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, c, records) }),
 	}
 	if change != nil {
 		change(&cfg, c)

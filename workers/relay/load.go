@@ -254,7 +254,7 @@ func (r *Relay) planFrom(row table.Outbox, found map[string]store.Row) (plan, er
 	if int64(len(events)) != row.Count {
 		return plan{}, fmt.Errorf("%w: %d of %d events exist", ErrPoison, len(events), row.Count)
 	}
-	p, err := r.planOf(row.Key(), row.ChatID, events, payloads)
+	p, err := r.planOf(row.Key(), row.ChatID, row.FirstVersion, events, payloads)
 	p.stored = true
 	return p, err
 }

@@ -151,7 +151,7 @@ func (r *fixture) live(dir string, disk image, dieAt string) *life {
 	r.must(err)
 	l.relay, err = New(Config{
 		Store: halves{r.store, l}, Serde: r.serde, Clock: func() time.Time { return r.now }, Logger: discard, MaxBatch: 5,
-		Publish: func(ctx context.Context, records []*kafka.Record) error {
+		Publish: Flatten(func(ctx context.Context, records []*kafka.Record) error {
 			if l.die("commit") {
 				return errKilled
 			}
@@ -174,7 +174,7 @@ func (r *fixture) live(dir string, disk image, dieAt string) *life {
 				return errKilled
 			}
 			return nil
-		},
+		}),
 		Flush: func(ctx context.Context) error {
 			if l.die("before the sync") {
 				return errKilled

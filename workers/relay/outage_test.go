@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -27,14 +28,15 @@ func TestUnavailablePartitionStopsOnlyItsChats(t *testing.T) {
 	re := r.relay()
 	attempts, broken := 0, true
 	publish := re.cfg.Publish
-	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+	re.cfg.Publish = func(ctx context.Context, list []eventlog.Publication) error {
+		records := Records(list)
 		for _, rec := range records {
 			if broken && (kafka.Partition{Topic: rec.Topic, ID: rec.Partition}) == down {
 				attempts++
 				return &kafka.PartitionError{Partitions: []kafka.Partition{down}, Err: context.DeadlineExceeded}
 			}
 		}
-		return publish(ctx, records)
+		return publish(ctx, list)
 	}
 	r.rest(re) // publishes the creations, which are no messages
 	for _, id := range ids {
@@ -110,7 +112,8 @@ func TestNoPartitionAccepts(t *testing.T) {
 	refuses := func(kafka.Partition) bool { return false }
 	re := r.relay()
 	publish := re.cfg.Publish
-	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+	re.cfg.Publish = func(ctx context.Context, list []eventlog.Publication) error {
+		records := Records(list)
 		results := make(kgo.ProduceResults, len(records))
 		for i, rec := range records {
 			results[i].Record = rec
@@ -121,7 +124,7 @@ func TestNoPartitionAccepts(t *testing.T) {
 		if results.FirstErr() != nil {
 			return kafka.Refused(results)
 		}
-		return publish(ctx, records)
+		return publish(ctx, list)
 	}
 	r.rest(re)
 	refuses = func(kafka.Partition) bool { return true }
@@ -168,11 +171,11 @@ func TestOutageThatEndsInTheMiddle(t *testing.T) {
 	down := kafka.Partition{Topic: kafka.MessagesPersisted,
 		ID: int32(event.Partition(id, int(kafka.Partitions(kafka.MessagesPersisted))))}
 	publish, n := re.cfg.Publish, 0
-	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+	re.cfg.Publish = func(ctx context.Context, list []eventlog.Publication) error {
 		if n++; n == 1 {
 			return &kafka.PartitionError{Partitions: []kafka.Partition{down}, Err: context.DeadlineExceeded}
 		}
-		return publish(ctx, records)
+		return publish(ctx, list)
 	}
 	re.cfg.Clock = func() time.Time { r.now = r.now.Add(300 * time.Millisecond); return r.now }
 	r.now = r.now.Add(time.Minute)

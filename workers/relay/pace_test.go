@@ -18,7 +18,7 @@ func TestAFewRowsWaitForTheSync(t *testing.T) {
 		id := r.group()
 		re := r.relay()
 		re.cfg.Clock, re.cfg.Sweep, re.cfg.FlushWithin = time.Now, time.Hour, 5*time.Second
-		re.cfg.Publish = func(context.Context, []*kafka.Record) error { return nil }
+		re.cfg.Publish = Flatten(func(context.Context, []*kafka.Record) error { return nil })
 		var syncs atomic.Int64
 		re.cfg.Flush = func(context.Context) error { syncs.Add(1); return nil }
 		ctx, stop := context.WithCancel(t.Context())
@@ -88,11 +88,11 @@ func TestRestWhileNobodyWaits(t *testing.T) {
 		var awaited atomic.Bool
 		var transactions, events atomic.Int64
 		re.cfg.Clock, re.cfg.Sweep, re.cfg.Awaited = time.Now, time.Hour, awaited.Load
-		re.cfg.Publish = func(_ context.Context, records []*kafka.Record) error {
+		re.cfg.Publish = Flatten(func(_ context.Context, records []*kafka.Record) error {
 			transactions.Add(1)
 			events.Add(int64(len(records)))
 			return nil
-		}
+		})
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		done := make(chan error, 1)

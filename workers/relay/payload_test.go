@@ -11,7 +11,7 @@ import (
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
-	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/eventlog"
 )
 
 // The events of nudges are published byte for byte as the store has them, and those that
@@ -23,11 +23,12 @@ func TestNudgesArePublishedAsStored(t *testing.T) {
 	r.must(re.Cycle(r.ctx))
 	var values [][]byte
 	publish := re.cfg.Publish
-	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+	re.cfg.Publish = func(ctx context.Context, list []eventlog.Publication) error {
+		records := Records(list)
 		for _, rec := range records {
 			values = append(values, rec.Value)
 		}
-		return publish(ctx, records)
+		return publish(ctx, list)
 	}
 	r.send(id)
 	stored := r.commits[len(r.commits)-1]

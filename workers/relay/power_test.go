@@ -48,7 +48,7 @@ func powerLoss(t *testing.T, rng *rand.Rand, nudges bool) {
 	testkit.Must(t, err)
 	re, err := New(Config{
 		Store: s, Serde: serde, Clock: time.Now, Logger: discard, Sweep: time.Microsecond,
-		Publish: func(_ context.Context, records []*kafka.Record) error {
+		Publish: Flatten(func(_ context.Context, records []*kafka.Record) error {
 			log.mu.Lock()
 			defer log.mu.Unlock()
 			for _, rec := range records {
@@ -59,7 +59,7 @@ func powerLoss(t *testing.T, rng *rand.Rand, nudges bool) {
 				log.events = append(log.events, e)
 			}
 			return nil
-		},
+		}),
 	})
 	testkit.Must(t, err)
 	chats, err := chat.New(t.Context(), chat.Config{

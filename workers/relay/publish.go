@@ -11,6 +11,7 @@ import (
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/bounded"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -28,6 +29,7 @@ type plan struct {
 	replay  bool  // the events were published before
 	stored  bool  // read from the store; the events of nudges are durable already
 	frozen  bool  // a topic of its events is frozen
+	copied  bool  // the versions in its events are not those of their rows
 	records []*kafka.Record
 	index   []int                  // of each record in its row; nil for events of chats
 	since   int64                  // unix ms: when the row was written; 0 for events of chats
@@ -76,7 +78,7 @@ func (r *Relay) plansOf(ctx context.Context, w *chatNudges) (plans []plan, query
 		case !cached || from != last+1:
 			return nil, true
 		}
-		p, err := r.planOf(c.Outbox.Key, w.chatID, c.Events, c.Payloads)
+		p, err := r.planOf(c.Outbox.Key, w.chatID, from, c.Events, c.Payloads)
 		if err != nil {
 			r.block(ctx, c.Outbox.Key, w.chatID, err)
 			return plans, false
@@ -87,10 +89,12 @@ func (r *Relay) plansOf(ctx context.Context, w *chatNudges) (plans []plan, query
 	return plans, w.queryOutbox
 }
 
-// planOf makes the plan of consecutive events. payloads are the encoded events as the store
-// has them, one for each, which are published byte for byte; without them, as in nudges of
-// another process, events are encoded again.
-func (r *Relay) planOf(key store.Key, chatID string, events []event.Event, payloads [][]byte) (plan, error) {
+// planOf makes the plan of consecutive events, whose rows begin with a version. payloads are the
+// encoded events as the store has them, one for each, which are published byte for byte; without
+// them, as in nudges of another process, events are encoded again.
+func (r *Relay) planOf(
+	key store.Key, chatID string, first int64, events []event.Event, payloads [][]byte,
+) (plan, error) {
 	p := plan{key: key, chatID: chatID}
 	for i, e := range events {
 		md := e.GetMetadata()
@@ -127,6 +131,7 @@ func (r *Relay) planOf(key store.Key, chatID string, events []event.Event, paylo
 		})
 		p.size += len(value)
 		p.last = md.GetVersion()
+		p.copied = p.copied || p.last != first+int64(i)
 		if c, ok := e.(*eventv1.ChatCreated); ok {
 			p.created = append(p.created, c)
 		}
@@ -143,13 +148,15 @@ const maxTransaction = 8 << 20
 func (r *Relay) publish(ctx context.Context, plans []plan) error {
 	plans = r.publishable(plans)
 	for len(plans) > 0 {
-		n, size, records := 0, 0, []*kafka.Record(nil)
-		for n < len(plans) && (n == 0 || len(records)+len(plans[n].records) <= r.cfg.MaxBatch &&
+		n, count, size := 0, 0, 0
+		for n < len(plans) && (n == 0 || count+len(plans[n].records) <= r.cfg.MaxBatch &&
 			size+plans[n].size <= maxTransaction) {
-			records = append(records, plans[n].records...)
+			count += len(plans[n].records)
 			size += plans[n].size
 			n++
 		}
+		list := r.publications(plans[:n])
+		records := Records(list)
 		if slices.ContainsFunc(plans[:n], func(p plan) bool { return p.stored }) {
 			// What a query returns may not be durable yet. After a crash Kafka would have an
 			// event that the store does not have.
@@ -157,7 +164,7 @@ func (r *Relay) publish(ctx context.Context, plans []plan) error {
 				return fmt.Errorf("wait for the disk: %w", err)
 			}
 		}
-		if err := r.attempt(records, func() error { return r.cfg.Publish(ctx, records) }); err != nil {
+		if err := r.attempt(records, func() error { return r.cfg.Publish(ctx, list) }); err != nil {
 			r.recordFailure(records, err)
 			if r.recordOutages(err) {
 				before := countRecords(plans)
@@ -189,13 +196,46 @@ func countRecords(plans []plan) (n int) {
 	return n
 }
 
+// publications are what is published of plans. While records of a row are left, the row stays.
+func (r *Relay) publications(plans []plan) []eventlog.Publication {
+	list := make([]eventlog.Publication, len(plans))
+	for i, p := range plans {
+		list[i].Records = p.records
+		if r.completes(p) {
+			list[i].Row = p.key
+		}
+		if r.cfg.Load == nil && !p.copied {
+			list[i].Chat, list[i].Last = p.chatID, p.last
+		}
+	}
+	return list
+}
+
+// Flatten returns a function for Config.Publish that publishes the records of all publications
+// in one call, in their order.
+func Flatten(
+	publish func(ctx context.Context, records []*kafka.Record) error,
+) func(context.Context, []eventlog.Publication) error {
+	return func(ctx context.Context, list []eventlog.Publication) error {
+		return publish(ctx, Records(list))
+	}
+}
+
+// Records are the records of publications, in their order.
+func Records(list []eventlog.Publication) (records []*kafka.Record) {
+	for _, p := range list {
+		records = append(records, p.Records...)
+	}
+	return records
+}
+
 // recordPublished records that a plan is published.
 func (r *Relay) recordPublished(p plan) {
 	if !p.replay {
 		bounded.Put(r.lastPublished, p.chatID, p.last, maxChats)
 		r.reportCreated(p.created)
 	}
-	if r.recordRest(p) && !r.isPending[p.key] {
+	if r.recordRest(p) && !r.cfg.Deletes && !r.isPending[p.key] {
 		r.isPending[p.key] = true
 		r.pendingDelete = append(r.pendingDelete, p.key)
 	}

@@ -101,7 +101,7 @@ func publishMixed(t *testing.T, r *fixture, b *kafkatest.Broker) (partitions [][
 			written += len(copies)
 			return kafka.Transact(ctx, client, copies)
 		}
-		c.Publish = func(ctx context.Context, records []*kafka.Record) error {
+		c.Publish = Flatten(func(ctx context.Context, records []*kafka.Record) error {
 			all = append(all, records...)
 			if late == nil && len(all) > 60 {
 				late = records[:1]
@@ -113,7 +113,7 @@ func publishMixed(t *testing.T, r *fixture, b *kafkatest.Broker) (partitions [][
 				}
 			}
 			return nil
-		}
+		})
 	})
 	r.must(r.chats.EnsureUser(r.ctx, "carol"))
 	for range 6 {

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"testing"
 
@@ -56,7 +57,7 @@ func TestRecordOfAReferenceIsWhatIsPublished(t *testing.T) {
 				if err != nil || !proto.Equal(decoded.GetMetadata(), e.GetMetadata()) {
 					t.Fatalf("%s: %v, %v", spec.Type, decoded, err)
 				}
-				p, err := re.planOf(store.Key{}, chatID, []event.Event{decoded}, [][]byte{payload})
+				p, err := re.planOf(store.Key{}, chatID, e.GetMetadata().GetVersion(), []event.Event{decoded}, [][]byte{payload})
 				if err != nil || len(p.records) != 1 {
 					t.Fatalf("%s: %d records, %v", spec.Type, len(p.records), err)
 				}
@@ -92,4 +93,37 @@ func sameRecord(a record.Record, b *kafka.Record) bool {
 		}
 	}
 	return true
+}
+
+// A reference names the row of an event by its version. Where the event says another version
+// than its row, the publication names no chat, so that the record is copied.
+func TestEventUnderAnotherVersion(t *testing.T) {
+	r := newFixture(t)
+	id := r.group()
+	r.send(id)
+	key := table.EventKey(id, 3)
+	item, err := r.store.Get(r.ctx, key, store.Strong)
+	r.must(err)
+	stored, err := table.EventFrom(store.Row{Key: key, Item: item})
+	r.must(err)
+	e, err := event.Unmarshal(stored.Type, stored.Payload)
+	r.must(err)
+	e.GetMetadata().Version = 9
+	stored.Payload, err = event.Marshal(e)
+	r.must(err)
+	r.must(r.store.BatchWrite(r.ctx, []store.Write{{Op: store.OpPut, Key: key, Item: stored.Item()}}))
+	re := r.relay()
+	chats := map[int64]string{}
+	re.cfg.Publish = func(_ context.Context, list []eventlog.Publication) error {
+		for _, p := range list {
+			e, err := r.serde.Decode(context.Background(), p.Records[0].Key, p.Records[0].Value)
+			r.must(err)
+			chats[e.GetMetadata().GetVersion()] = p.Chat
+		}
+		return nil
+	}
+	r.must(re.Cycle(r.ctx))
+	if len(chats) != 3 || chats[1] != id || chats[2] != id || chats[9] != "" {
+		t.Errorf("publications by the version of their event: %v, expected two of the chat and one of no chat", chats)
+	}
 }

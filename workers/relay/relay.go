@@ -1,9 +1,11 @@
-// Package relay publishes committed events to Kafka: in order per chat, and each at least
-// once, whatever crashes.
+// Package relay publishes committed events to Kafka, or to the log in the store: in order per
+// chat, and each at least once, whatever crashes.
 //
 // It owns the publication and the deletion of outbox rows. A row is deleted only when its
-// records are durable. Rows that remain after a crash are published again, so a reader may
-// see an event twice, but never a later one first. The relay does not own events (package
+// records are durable. Rows that remain after a crash are published again, so a reader of Kafka
+// may see an event twice, but never a later one first. The log in the store deletes the row in the
+// commit that appends the records (Config.Deletes), so each event of a chat is there once. The
+// relay does not own events (package
 // event), their commit (package chat), what a row must look like (package store/outbox) or
 // the settings of producers (package kafka).
 //
@@ -22,7 +24,7 @@
 // the reason is recorded on the row and logged, its chat waits, and other chats do not. A
 // partition that refuses records is left out for a while together with its chats; other
 // chats are published. The file of each part says how: inbox.go (nudges), load.go (rows to
-// plans), publish.go (plans to records), sweep.go, outage.go (partitions that refuse),
+// plans), publish.go (plans to publications), sweep.go, outage.go (partitions that refuse),
 // aside.go (records of streams for such partitions), route.go (migrations of topics), deletion.go,
 // monitor.go (metrics while a call hangs).
 //
@@ -47,6 +49,7 @@ import (
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
@@ -66,10 +69,15 @@ type Config struct {
 	// streams are announced by Wake, go to no topic that is migrated, and need no Serde. Their
 	// records are in order within a partition, not between partitions.
 	Load func(ctx context.Context, rows []table.Outbox) ([][]*kafka.Record, error)
-	// Publish publishes records in one transaction.
-	Publish func(ctx context.Context, records []*kafka.Record) error
+	// Publish publishes the records of all publications, in their order, or none of them. A
+	// *kafka.PartitionError says that it was none. After another error the outcome is unknown.
+	Publish func(ctx context.Context, list []eventlog.Publication) error
+	// Deletes says that Publish deletes the rows of the publications in the commit that makes
+	// their records durable. A published row then needs neither Flush nor a deletion, and a
+	// crash leaves either the row or its records.
+	Deletes bool
 	// Flush returns when everything that was published is durable. May be nil where an
-	// acknowledgement means that.
+	// acknowledgement means that. Not called with Deletes.
 	Flush func(ctx context.Context) error
 	// Failed is called with the type of each event whose transaction failed, or has not
 	// succeeded for 10 s, from any goroutine. The event stays in the outbox and is published

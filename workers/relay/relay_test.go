@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
@@ -38,6 +40,7 @@ type fixture struct {
 	room    int                          // for events of nudges; 0: the default
 	fail    func() (before, after error) // of a transaction: nothing was written, or the outcome is unknown
 	stable  error
+	deletes bool // Publish deletes rows
 }
 
 // newSerde makes the one Serde of all fixtures: registering the schemas takes longer than
@@ -100,25 +103,41 @@ func (r *fixture) relay() *Relay {
 	re, err := New(Config{
 		Store: r.store, Serde: r.serde, Clock: func() time.Time { return r.now }, Logger: discard, MaxBatch: 7,
 		MaxNudges: r.room,
-		Publish: func(_ context.Context, records []*kafka.Record) error {
-			before, after := r.fail()
-			if before != nil {
-				return before
-			}
-			for _, rec := range records {
-				e, err := r.serde.Decode(context.Background(), rec.Key, rec.Value)
-				r.must(err)
-				if want := event.Partition(e.GetChatId(), int(kafka.Partitions(rec.Topic))); int(rec.Partition) != want {
-					r.t.Fatalf("the record is in partition %d, expected %d", rec.Partition, want)
-				}
-				r.log = append(r.log, e)
-			}
-			return after
-		},
+		Publish:   r.publish, Deletes: r.deletes,
 		Flush: func(context.Context) error { return r.stable },
 	})
 	r.must(err)
 	return re
+}
+
+// publish appends to the log, and in the mode with deletions deletes the rows at the same time.
+func (r *fixture) publish(ctx context.Context, list []eventlog.Publication) error {
+	before, after := r.fail()
+	if before != nil {
+		return before
+	}
+	var deletes []store.Write
+	for _, p := range list {
+		for i, rec := range p.Records {
+			e, err := r.serde.Decode(context.Background(), rec.Key, rec.Value)
+			r.must(err)
+			if want := event.Partition(e.GetChatId(), int(kafka.Partitions(rec.Topic))); int(rec.Partition) != want {
+				r.t.Fatalf("the record is in partition %d, expected %d", rec.Partition, want)
+			}
+			if v := p.Last - int64(len(p.Records)-1-i); p.Chat != e.GetChatId() || v != e.GetMetadata().GetVersion() {
+				r.t.Fatalf("record %d of a publication up to version %d of chat %s is version %d of %s", i, p.Last, p.Chat,
+					e.GetMetadata().GetVersion(), e.GetChatId())
+			}
+			r.log = append(r.log, e)
+		}
+		deletes = append(deletes, store.Write{Op: store.OpDelete, Key: p.Row})
+	}
+	if r.deletes {
+		for part := range slices.Chunk(deletes, store.MaxBatchWrite) {
+			r.must(r.store.BatchWrite(ctx, part))
+		}
+	}
+	return after
 }
 
 // check fails unless the first occurrences of all events in the log are in order and, if
@@ -314,6 +333,82 @@ func TestRandomSchedules(t *testing.T) {
 			r.rest(re)
 		}
 		r.check(true)
+	}
+}
+
+// In the log of the store each event is once, and as often again as operators replay it, whatever
+// crashes, nudges are lost, late or repeated, and outcomes are unknown.
+func TestRandomSchedulesInTheStore(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 17))
+		r := newFixture(t)
+		r.room, r.deletes = 1+rng.IntN(12), true
+		r.stable = errors.New("there is nothing to flush")
+		down := errors.New("the log is unavailable")
+		r.fail = func() (error, error) {
+			switch rng.IntN(8) {
+			case 0:
+				return down, nil
+			case 1:
+				return nil, down
+			}
+			return nil, nil
+		}
+		re := r.relay()
+		ids := []string{r.group(), r.group(), r.group()}
+		var late []chat.Commit
+		want := map[string]int{} // replays of each event
+		for n := range 120 {
+			switch rng.IntN(12) {
+			case 0, 1, 2, 3:
+				r.send(ids[rng.IntN(3)])
+				late = append(late, r.commits[len(r.commits)-1])
+			case 4, 5, 6:
+				if len(late) > 0 {
+					i := rng.IntN(len(late))
+					re.Nudge(late[i])
+					if rng.IntN(3) > 0 {
+						late = append(late[:i], late[i+1:]...)
+					}
+				}
+			case 7, 8, 9:
+				if err := re.Cycle(r.ctx); err != nil {
+					re.lastSweep = time.Time{}
+				}
+				r.now = r.now.Add(time.Duration(rng.IntN(700)) * time.Millisecond)
+			case 10:
+				if rng.IntN(5) == 0 { // a crash
+					re = r.relay()
+				}
+			case 11:
+				if c := r.commits[rng.IntN(len(r.commits))]; rng.IntN(3) == 0 {
+					row := table.Outbox{Shard: event.Shard(c.ChatID), ChatID: c.ChatID, CreatedAt: 1, Replay: true,
+						Count: int64(len(c.Events)), FirstVersion: c.Head.Version - int64(len(c.Events)) + 1, ReplayID: fmt.Sprint(n)}
+					r.must(r.store.BatchWrite(r.ctx, []store.Write{{Op: store.OpPut, Key: row.Key(), Item: row.Item()}}))
+					for _, e := range c.Events {
+						want[eventName(e)]++
+					}
+				}
+			}
+			r.check(false)
+		}
+		r.fail = func() (error, error) { return nil, nil }
+		re.lastSweep = time.Time{}
+		r.rest(re)
+		r.check(true)
+		for _, c := range r.commits {
+			for _, e := range c.Events {
+				want[eventName(e)]++
+			}
+		}
+		for _, e := range r.log {
+			want[eventName(e)]--
+		}
+		for name, n := range want {
+			if n != 0 {
+				t.Fatalf("seed %d: %s is in the log %d times less than it should be", seed, name, n)
+			}
+		}
 	}
 }
 

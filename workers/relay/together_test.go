@@ -30,7 +30,7 @@ func TestEventsOfACommandGoTogether(t *testing.T) {
 	var transactions []map[string]bool // ids of events
 	re, err := New(Config{
 		Store: r.store, Serde: r.serde, Clock: func() time.Time { return r.now }, Logger: discard, MaxBatch: 7,
-		Publish: func(_ context.Context, records []*kafka.Record) error {
+		Publish: Flatten(func(_ context.Context, records []*kafka.Record) error {
 			if calls++; calls < 12 && calls%3 == 1 {
 				return errors.New("not this time")
 			}
@@ -45,7 +45,7 @@ func TestEventsOfACommandGoTogether(t *testing.T) {
 			}
 			transactions = append(transactions, ids)
 			return nil
-		},
+		}),
 		Flush: func(context.Context) error { return nil },
 	})
 	r.must(err)

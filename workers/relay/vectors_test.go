@@ -30,7 +30,7 @@ func TestPartitionVectors(t *testing.T) {
 			&eventv1.MembershipChanged{Metadata: md(event.TypeMembershipChanged), ChatId: v.Key, ChangedAt: at},
 			&eventv1.MessagePersisted{Metadata: md(event.TypeMessagePersisted), ChatId: v.Key, CreatedAt: at},
 		}
-		p, err := re.planOf(store.Key{}, v.Key, events, nil)
+		p, err := re.planOf(store.Key{}, v.Key, 1, events, nil)
 		if v.Key == "" {
 			if err == nil {
 				t.Error("events without a chat id were accepted, expected an error")

@@ -31,7 +31,9 @@ func (r *fixture) onKafka(b *kafkatest.Broker) (*relay.Relay, *event.Serde) {
 	r.t.Cleanup(c.Close)
 	re, err := relay.New(relay.Config{
 		Store: r.store, Serde: serde, Clock: func() time.Time { return r.now }, Logger: slog.New(slog.DiscardHandler),
-		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, c, records) },
+		Publish: relay.Flatten(func(ctx context.Context, records []*kafka.Record) error {
+			return kafka.Transact(ctx, c, records)
+		}),
 	})
 	r.must(err)
 	return re, serde

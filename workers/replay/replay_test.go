@@ -51,14 +51,14 @@ func newFixture(t *testing.T) *fixture {
 	r.relay, err = relay.New(relay.Config{
 		Store: r.store, Serde: serde, Clock: clock, Logger: slog.New(slog.DiscardHandler),
 		Flush: func(context.Context) error { return r.stable },
-		Publish: func(_ context.Context, records []*kafka.Record) error {
+		Publish: relay.Flatten(func(_ context.Context, records []*kafka.Record) error {
 			for _, rec := range records {
 				e, err := serde.Decode(context.Background(), rec.Key, rec.Value)
 				r.must(err)
 				r.log = append(r.log, fmt.Sprintf("%s/%d", e.GetChatId(), e.GetMetadata().GetVersion()))
 			}
 			return nil
-		},
+		}),
 	})
 	r.must(err)
 	for range 3 {

@@ -46,7 +46,7 @@ func BenchmarkRelay(b *testing.B) {
 	b.Cleanup(publisher.Close)
 	source := &searchrelay.Source{Store: st, Targets: search.DefaultTargets(), Partitions: partitions, Clock: time.Now}
 	re := testkit.Value(relay.New(relay.Config{Store: st, Load: source.Load, Clock: time.Now,
-		Logger: slog.New(slog.DiscardHandler), Publish: publisher.Publish, Shards: []int{64, 65, 66, 67, 68, 69, 70, 71},
+		Logger: slog.New(slog.DiscardHandler), Publish: relay.Flatten(publisher.Publish), Shards: []int{64, 65, 66, 67, 68, 69, 70, 71},
 		Flush: br.Embedded.Flush, Sweep: time.Hour}))(b)
 	testkit.Must(b, re.Cycle(b.Context()))
 	list := make([]search.Event, 100)

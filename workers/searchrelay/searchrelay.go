@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/search"
 	"github.com/parley-chat/parley/server/store"
@@ -199,7 +200,7 @@ const DefaultAttempts = 5
 type Guard struct {
 	Source   *Source
 	Attempts int // 1 or more
-	Publish  func(ctx context.Context, records []*kafka.Record) error
+	Publish  func(ctx context.Context, list []eventlog.Publication) error
 	// DeadLettered is called for each event whose dead letter was published; after a crash perhaps twice.
 	DeadLettered func(eventID, topic string, why error)
 
@@ -212,14 +213,15 @@ type refusal struct {
 	why   error
 }
 
-// Do publishes records in one transaction, those of partitions that have refused theirs often
-// enough as dead letters.
-func (g *Guard) Do(ctx context.Context, records []*kafka.Record) error {
-	sent, err := g.replace(records)
+// Do publishes publications in one transaction, the records of partitions that have refused
+// theirs often enough as dead letters. It implements relay.Config.Publish.
+func (g *Guard) Do(ctx context.Context, list []eventlog.Publication) error {
+	replaced, err := g.replace(list)
 	if err != nil {
 		return err
 	}
-	err = original(g.Publish(ctx, sent), records, sent)
+	records, sent := relay.Records(list), relay.Records(replaced)
+	err = original(g.Publish(ctx, replaced), records, sent)
 	var partial *kafka.PartitionError
 	switch {
 	case errors.As(err, &partial) && partial.Permanent():
@@ -279,22 +281,26 @@ func original(err error, records, sent []*kafka.Record) error {
 	return translated
 }
 
-// replace returns records with dead letters in place of those that were refused too often. There are no
-// dead letters of dead letters, which Load makes: they wait as long as their topic refuses them.
-func (g *Guard) replace(records []*kafka.Record) (sent []*kafka.Record, err error) {
+// replace returns publications with dead letters in place of the records that were refused too often.
+// There are no dead letters of dead letters, which Load makes: they wait as long as their topic
+// refuses them.
+func (g *Guard) replace(list []eventlog.Publication) ([]eventlog.Publication, error) {
 	if len(g.refused) == 0 {
-		return records, nil
+		return list, nil
 	}
-	sent = make([]*kafka.Record, len(records))
-	for i, rec := range records {
-		sent[i] = rec
-		was := g.refused[kafka.Partition{Topic: rec.Topic, ID: rec.Partition}]
-		if was.times < g.Attempts || isLetter(rec) {
-			continue
-		}
-		if sent[i], err = g.Source.refused(rec, was.why.Error(), was.times); err != nil {
-			return nil, err
+	out := slices.Clone(list)
+	for n := range out {
+		out[n].Records = slices.Clone(out[n].Records)
+		for i, rec := range out[n].Records {
+			was := g.refused[kafka.Partition{Topic: rec.Topic, ID: rec.Partition}]
+			if was.times < g.Attempts || isLetter(rec) {
+				continue
+			}
+			var err error
+			if out[n].Records[i], err = g.Source.refused(rec, was.why.Error(), was.times); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return sent, nil
+	return out, nil
 }

@@ -15,6 +15,7 @@ import (
 	searchv1 "github.com/parley-chat/parley/gen/parley/search/v1"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/event/eventtest"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/search"
 	"github.com/parley-chat/parley/server/search/record"
@@ -39,6 +40,7 @@ type fixture struct {
 	log     []*kafka.Record
 	fail    func(records []*kafka.Record) (before, after error)
 	flush   error
+	deletes bool // publishing deletes rows
 	dead    []string
 	aside   int           // rows published in part; 0: the default
 	took    time.Duration // by a transaction
@@ -67,20 +69,41 @@ func (f *fixture) relay() *relay.Relay {
 	}
 	source := &searchrelay.Source{Store: f.store, Targets: f.targets, Clock: clock, Partitions: partitions}
 	guard := &searchrelay.Guard{Source: source, Attempts: searchrelay.DefaultAttempts,
-		Publish: func(_ context.Context, records []*kafka.Record) error {
+		Publish: func(ctx context.Context, list []eventlog.Publication) error {
 			f.now = f.now.Add(f.took)
+			records := relay.Records(list)
 			before, after := f.fail(records)
 			if before == nil {
 				f.log = append(f.log, records...)
+				f.delete(ctx, list)
 			}
 			return errors.Join(before, after)
 		},
 		DeadLettered: func(id, topic string, why error) { f.dead = append(f.dead, fmt.Sprint(id, " of ", topic, ": ", why)) }}
 	return testkit.Value(relay.New(relay.Config{
 		Store: f.store, Load: source.Load, Clock: clock, Logger: slog.New(slog.DiscardHandler), Publish: guard.Do,
-		MaxAside: f.aside,
-		Shards:   []int{64, 65, 66, 67, 68, 69, 70, 71}, Flush: func(context.Context) error { return f.flush },
+		MaxAside: f.aside, Deletes: f.deletes,
+		Shards: []int{64, 65, 66, 67, 68, 69, 70, 71}, Flush: func(context.Context) error { return f.flush },
 	}))(f.t)
+}
+
+// delete deletes the rows of what was published, in the mode in which publishing does that.
+func (f *fixture) delete(ctx context.Context, list []eventlog.Publication) {
+	for _, p := range list {
+		if p.Chat != "" {
+			f.t.Errorf("search events are published as events of the chat %s", p.Chat)
+		}
+		if f.deletes && p.Row != (store.Key{}) {
+			testkit.Must(f.t, f.store.BatchWrite(ctx, []store.Write{{Op: store.OpDelete, Key: p.Row}}))
+		}
+	}
+}
+
+// inBothModes runs a test with rows that the relay deletes, and with rows that publishing deletes.
+func inBothModes(t *testing.T, test func(t *testing.T, deletes bool)) {
+	t.Helper()
+	t.Run("the relay deletes", func(t *testing.T) { test(t, false) })
+	t.Run("publishing deletes", func(t *testing.T) { test(t, true) })
 }
 
 func (f *fixture) record(user string, contents ...search.Content) []string {

@@ -57,6 +57,7 @@ type bug struct {
 	envelope    func(*world, *process, *linkseq.Envelope) // what receivers get
 	repair      func(*delivery.Delivery)                  // what fanout tells
 	lateProduce bool                                      // rows are deleted before their records are there
+	keepRow     bool                                      // the log in the store does not delete rows
 	unstable    bool                                      // rows are deleted before their records are on stable storage
 	missedRow   bool                                      // the outbox shows a later row and not the first
 	noSweep     bool                                      // whole shards are read as empty

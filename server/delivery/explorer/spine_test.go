@@ -13,8 +13,10 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/delivery/linkseq"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/registry"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	repair "github.com/parley-chat/parley/workers/fanout"
 	"github.com/parley-chat/parley/workers/relay"
@@ -34,6 +36,7 @@ type spine struct {
 	fence    int  // of the newest relay
 	fencing  bool // Kafka refuses what an older relay publishes
 	syncing  bool // what is published is on stable storage only once it was synced
+	inStore  bool // the log is in the store: what is appended deletes its rows, durably
 	fanouts  []*fanout
 	taken    int // changes of assignments
 	wires    map[wireKey]*wire
@@ -111,8 +114,8 @@ func (s *spine) newRelay() {
 	}
 	h.relay, err = relay.New(relay.Config{
 		Store: &outboxStore{stops: stops{w: w, p: h.p}, h: h}, Serde: codec, Clock: func() time.Time { return w.now },
-		Logger: silent, MaxBatch: 3, MaxNudges: 16,
-		Publish: func(_ context.Context, records []*kafka.Record) error { return s.publish(h, records) },
+		Logger: silent, MaxBatch: 3, MaxNudges: 16, Deletes: s.inStore,
+		Publish: func(_ context.Context, list []eventlog.Publication) error { return s.publish(h, list) },
 		Flush: func(context.Context) error {
 			st := stops{w: w, p: h.p}
 			if err := st.seldom(); err != nil {
@@ -177,7 +180,7 @@ var errProduce = errors.New("transaction failed")
 
 // publish is one transaction. Its answer gets lost now and then, with or without
 // the records.
-func (s *spine) publish(h *relayHost, records []*kafka.Record) error {
+func (s *spine) publish(h *relayHost, list []eventlog.Publication) error {
 	w, st := s.w, stops{w: s.w, p: h.p}
 	if err := st.seldom(); err != nil {
 		return err
@@ -192,13 +195,19 @@ func (s *spine) publish(h *relayHost, records []*kafka.Record) error {
 	if w.bug.lateProduce { // acknowledged, but written only if the relay lives on
 		w.later("produce", func() bool {
 			if !h.p.dead {
-				s.append(h, records)
+				s.append(h, relay.Records(list))
 			}
 			return false
 		})
+		if s.inStore {
+			s.deleteRows(list)
+		}
 		return nil
 	}
-	s.append(h, records)
+	s.append(h, relay.Records(list))
+	if s.inStore && !w.bug.keepRow {
+		s.deleteRows(list)
+	}
 	if err := st.seldom(); err != nil {
 		return err
 	}
@@ -206,6 +215,19 @@ func (s *spine) publish(h *relayHost, records []*kafka.Record) error {
 		return errProduce
 	}
 	return nil
+}
+
+// deleteRows deletes the rows of publications in the commit of their records.
+func (s *spine) deleteRows(list []eventlog.Publication) {
+	w := s.w
+	var deletes []store.Write
+	for _, p := range list {
+		if w.peek(p.Row) != nil {
+			s.rows--
+		}
+		deletes = append(deletes, store.Write{Op: store.OpDelete, Key: p.Row})
+	}
+	w.must(w.store.BatchWrite(w.ctx, deletes))
 }
 
 func (s *spine) append(h *relayHost, records []*kafka.Record) {
@@ -236,7 +258,7 @@ func (s *spine) append(h *relayHost, records []*kafka.Record) {
 }
 
 // checkOrder demands that the first occurrences of a chat's events in a partition
-// are in order, without one left out.
+// are in order, without one left out, and that the log in the store has no second one.
 func (s *spine) checkOrder(p *part, topic string, e event.Event) {
 	id, v := e.GetChatId(), e.GetMetadata().GetVersion()
 	seen := s.base[id]
@@ -244,6 +266,9 @@ func (s *spine) checkOrder(p *part, topic string, e event.Event) {
 		if r.restored == s.restored && r.event.GetChatId() == id {
 			seen = max(seen, r.event.GetMetadata().GetVersion())
 		}
+	}
+	if s.inStore && v <= seen {
+		s.w.failf("version %d of %s is published again", v, short(id))
 	}
 	for _, en := range s.w.chat(id).entries {
 		if at := en.event.GetMetadata().GetVersion(); at > seen && at < v && event.SpecOf(en.event).Topic == topic {

@@ -3,6 +3,7 @@ package explorer
 import (
 	"context"
 	"slices"
+	"testing"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/delivery"
@@ -15,6 +16,8 @@ func init() {
 	bugs = append(bugs,
 		bug{name: "row deleted before its records are there", spine: true, lateProduce: true},
 		bug{name: "row deleted before its records are on stable storage", spine: true, unstable: true},
+		bug{name: "row of the store's log deleted before its records are there", spine: true, tune: inStore, lateProduce: true},
+		bug{name: "row that the store's log does not delete", spine: true, tune: inStore, keepRow: true},
 		bug{name: "nudge out of order, and the outbox shows no earlier row", spine: true, missedRow: true},
 		bug{name: "sweep that skips rows", spine: true, noSweep: true},
 		bug{name: "commit before Deliver", from: 73807, spine: true, tune: tuned(0, 0, (*spine).rebalance),
@@ -60,6 +63,14 @@ func init() {
 				return &onceHeads{sourceOf: sourceOf{Source: s, w: w}, heads: map[string]*table.Head{}}
 			}},
 	)
+}
+
+// inStore is a world whose log is in the store, where one process at a time can write.
+func inStore(s *spine) { s.inStore, s.fencing, s.syncing = true, true, false }
+
+// The log in the store has each event once, whatever ends or gets lost.
+func TestStoreLogSchedules(t *testing.T) {
+	schedules(t, 500, 150, 1, &bug{spine: true, tune: inStore})
 }
 
 // tuned leaves only the durable path, some kinds of trouble, and keepalives.

@@ -312,8 +312,8 @@ var bounds = []bound{
 		"a door knows the use case behind it",
 	},
 	{
-		"workers/searchrelay", []string{"server/event", "server/kafka", "server/search", "server/store",
-			"server/store/table", "workers/relay"},
+		"workers/searchrelay", []string{"server/event", "server/eventlog", "server/kafka", "server/search",
+			"server/store", "server/store/table", "workers/relay"},
 		"what records are made of knows no process",
 	},
 	{

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
@@ -126,33 +127,35 @@ func (w *Watch) compare(have, list map[string]int) {
 // error is a *kafka.PartitionError with their partitions, so that a relay can publish the
 // rest.
 func (w *Watch) Guard(
-	publish func(context.Context, []*kafka.Record) error,
-) func(context.Context, []*kafka.Record) error {
-	return func(ctx context.Context, records []*kafka.Record) error {
-		if refused := w.refused(records); refused != nil {
+	publish func(context.Context, []eventlog.Publication) error,
+) func(context.Context, []eventlog.Publication) error {
+	return func(ctx context.Context, list []eventlog.Publication) error {
+		if refused := w.refused(list); refused != nil {
 			return refused
 		}
-		return publish(ctx, records)
+		return publish(ctx, list)
 	}
 }
 
-func (w *Watch) refused(records []*kafka.Record) error {
+func (w *Watch) refused(list []eventlog.Publication) error {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	if len(w.mismatched) == 0 {
 		return nil
 	}
 	e := &kafka.PartitionError{}
-	for _, r := range records {
-		n, odd := w.mismatched[r.Topic]
-		if !odd {
-			continue
-		}
-		if e.Err == nil {
-			e.Err = fmt.Errorf("%w: %s has %d, declared are %d", ErrCount, r.Topic, n.has, n.declared)
-		}
-		if p := (kafka.Partition{Topic: r.Topic, ID: r.Partition}); !slices.Contains(e.Partitions, p) {
-			e.Partitions = append(e.Partitions, p)
+	for _, publication := range list {
+		for _, r := range publication.Records {
+			n, odd := w.mismatched[r.Topic]
+			if !odd {
+				continue
+			}
+			if e.Err == nil {
+				e.Err = fmt.Errorf("%w: %s has %d, declared are %d", ErrCount, r.Topic, n.has, n.declared)
+			}
+			if p := (kafka.Partition{Topic: r.Topic, ID: r.Partition}); !slices.Contains(e.Partitions, p) {
+				e.Partitions = append(e.Partitions, p)
+			}
 		}
 	}
 	if e.Err == nil {
