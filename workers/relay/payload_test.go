@@ -42,7 +42,11 @@ func TestNudgesArePublishedAsStored(t *testing.T) {
 	want := encoded.Payloads[0]
 	encoded.Payloads = nil
 	re.Nudge(encoded)
+	r.copies = true
 	r.must(re.Cycle(r.ctx))
+	if r.copied != 1 { // a reference would be another record than the one that was published
+		t.Errorf("%d events were encoded again and published without their chat, want 1", r.copied)
+	}
 	if len(values) != 2 {
 		t.Fatalf("%d records were published, want 2", len(values))
 	}

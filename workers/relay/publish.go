@@ -29,7 +29,7 @@ type plan struct {
 	replay  bool  // the events were published before
 	stored  bool  // read from the store; the events of nudges are durable already
 	frozen  bool  // a topic of its events is frozen
-	copied  bool  // the versions in its events are not those of their rows
+	copied  bool  // its events may not be what their rows have
 	records []*kafka.Record
 	index   []int                  // of each record in its row; nil for events of chats
 	since   int64                  // unix ms: when the row was written; 0 for events of chats
@@ -91,11 +91,11 @@ func (r *Relay) plansOf(ctx context.Context, w *chatNudges) (plans []plan, query
 
 // planOf makes the plan of consecutive events, whose rows begin with a version. payloads are the
 // encoded events as the store has them, one for each, which are published byte for byte; without
-// them, as in nudges of another process, events are encoded again.
+// them, as in nudges of another process, events are encoded again, perhaps to other bytes.
 func (r *Relay) planOf(
 	key store.Key, chatID string, first int64, events []event.Event, payloads [][]byte,
 ) (plan, error) {
-	p := plan{key: key, chatID: chatID}
+	p := plan{key: key, chatID: chatID, copied: len(payloads) != len(events)}
 	for i, e := range events {
 		md := e.GetMetadata()
 		spec := event.SpecOf(e)
