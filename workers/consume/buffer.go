@@ -169,7 +169,7 @@ func (e *Engine) takeRound() []*portion {
 }
 
 // resumeDue resumes the partitions whose backoff is over.
-func (e *Engine) resumeDue(s *kafka.Session) {
+func (e *Engine) resumeDue(s Fetching) {
 	now := e.cfg.Clock()
 	for _, p := range e.current() {
 		if p.buffer.backingOff && !now.Before(p.buffer.retryAt) {
@@ -182,7 +182,7 @@ func (e *Engine) resumeDue(s *kafka.Session) {
 }
 
 // resumeFetching has the partition fetched again.
-func (p *partition) resumeFetching(s *kafka.Session) {
+func (p *partition) resumeFetching(s Fetching) {
 	if p.buffer.paused {
 		s.Resume(p.id)
 		p.buffer.paused = false
@@ -190,7 +190,7 @@ func (p *partition) resumeFetching(s *kafka.Session) {
 }
 
 // pause has a partition wait at a record of its portion.
-func (e *Engine) pause(s *kafka.Session, po *portion, offset int64) {
+func (e *Engine) pause(s Fetching, po *portion, offset int64) {
 	b := &po.partition.buffer
 	b.backOff(offset, e.cfg.Clock())
 	from := slices.IndexFunc(po.batch.Records, func(r *kafka.Record) bool { return r.Offset >= offset })
@@ -213,7 +213,7 @@ func (e *Engine) pause(s *kafka.Session, po *portion, offset int64) {
 }
 
 // unpause says that no record of a partition waits any more.
-func (p *partition) unpause(s *kafka.Session) {
+func (p *partition) unpause(s Fetching) {
 	p.buffer.backoff, p.buffer.oneByOne = 0, false
 	p.resumeFetching(s)
 }

@@ -2,8 +2,8 @@
 // records to a handler, and decides by the class of a failure what happens to a record.
 //
 // It owns commits, order, retries, and when a dead letter is written. It does not own what
-// a record means (the handler), how Kafka is spoken to (package kafka), which record
-// crashed a process (package crashlog), or the form of a dead letter (package letter).
+// a record means (the handler), where records come from (a Session: package kafka, or package
+// eventlog/session), which record crashed a process (package crashlog), or the form of a dead letter (package letter).
 //
 // # Rules
 //
@@ -62,6 +62,8 @@ import (
 
 // Config sets an Engine up. Zero numbers take the defaults.
 type Config struct {
+	// Join makes a session of the group; nil: kafka.NewSession, of the brokers at Addr.
+	Join     func(kafka.SessionConfig) (Session, error)
 	Addr     string
 	Kafka    []kafka.Option
 	Group    string
@@ -131,7 +133,7 @@ type Engine struct {
 
 // New makes an Engine.
 func New(cfg Config) (*Engine, error) {
-	if cfg.Addr == "" || cfg.Group == "" || len(cfg.Topics) == 0 && cfg.Follow == nil ||
+	if cfg.Addr == "" && cfg.Join == nil || cfg.Group == "" || len(cfg.Topics) == 0 && cfg.Follow == nil ||
 		!cfg.oneMode() ||
 		cfg.WriteDeadLetter == nil || cfg.Store == nil || cfg.Clock == nil || cfg.Logger == nil {
 		return nil, errors.New("consume: incomplete configuration")
@@ -139,6 +141,9 @@ func New(cfg Config) (*Engine, error) {
 	cfg.Parallel = cmp.Or(max(cfg.Parallel, 0), defaultParallel)
 	cfg.Round = cmp.Or(max(cfg.Round, 0), defaultRound)
 	cfg.Isolation = cmp.Or(cfg.Isolation, &Isolation{})
+	if cfg.Join == nil {
+		cfg.Join = joinKafka
+	}
 	e := &Engine{
 		cfg: cfg, partitions: map[kafka.Partition]*partition{},
 		// Its few rows are written on a full disk, too: without them the group reads nothing, so
@@ -185,7 +190,7 @@ var errRejoin = errors.New("consume: the session cannot continue")
 // runMember consumes as one member of the group.
 func (e *Engine) runMember(ctx context.Context) error {
 	topics := e.topics()
-	s, err := kafka.NewSession(kafka.SessionConfig{
+	s, err := e.cfg.Join(kafka.SessionConfig{
 		Options: e.cfg.Kafka, Addr: e.cfg.Addr, Group: e.cfg.Group, Topics: topics, Expiry: e.cfg.Expiry,
 		Instance: e.cfg.Instance, MinFetch: e.cfg.MinFetch, MaxWait: e.cfg.MaxWait,
 		Assigned: e.onAssigned, Gone: e.onRevoked,
@@ -221,7 +226,7 @@ func (e *Engine) runMember(ctx context.Context) error {
 // step polls once and works on one round. polled is the error of the poll, err one that
 // ends the session.
 func (e *Engine) step(
-	ctx context.Context, s *kafka.Session,
+	ctx context.Context, s Session,
 ) (batches map[kafka.Partition]kafka.Batch, polled, err error) {
 	e.resumeDue(s)
 	batches, polled = e.poll(ctx, s)
@@ -244,7 +249,7 @@ func (e *Engine) step(
 
 // poll takes what was fetched, and waits for it only if there is no work. From here on
 // rebalances wait.
-func (e *Engine) poll(ctx context.Context, s *kafka.Session) (map[kafka.Partition]kafka.Batch, error) {
+func (e *Engine) poll(ctx context.Context, s Poller) (map[kafka.Partition]kafka.Batch, error) {
 	switch ready := e.ready(); {
 	case ready >= maxReady:
 		s.Block()

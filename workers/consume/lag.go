@@ -67,7 +67,7 @@ func (b *backlog) onFetched(next int64) {
 
 // watchEnds asks Kafka for the ends of the partitions until ctx ends. If Kafka does not
 // answer, nothing changes: the age of the oldest record grows by itself.
-func (e *Engine) watchEnds(ctx context.Context, s *kafka.Session, topics []string) {
+func (e *Engine) watchEnds(ctx context.Context, s Session, topics []string) {
 	t := time.NewTicker(watchEvery)
 	defer t.Stop()
 	for {

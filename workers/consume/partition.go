@@ -105,7 +105,7 @@ func (e *Engine) markLost() {
 }
 
 // dropRevoked drops the revoked partitions.
-func (e *Engine) dropRevoked(s *kafka.Session) {
+func (e *Engine) dropRevoked(s Fetching) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, p := range e.revoked {

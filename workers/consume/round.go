@@ -61,7 +61,7 @@ type keyBatch struct {
 }
 
 // work handles a round and commits what is finished.
-func (e *Engine) work(ctx context.Context, s *kafka.Session, portions []*portion) error {
+func (e *Engine) work(ctx context.Context, s Session, portions []*portion) error {
 	if len(portions) == 0 {
 		return nil
 	}
@@ -149,7 +149,7 @@ func keyBatches(portions []*portion) (list []*keyBatch) {
 }
 
 // finish commits what a round has finished, and pauses the partitions that must wait.
-func (e *Engine) finish(ctx context.Context, s *kafka.Session, portions []*portion) error {
+func (e *Engine) finish(ctx context.Context, s Session, portions []*portion) error {
 	commit := map[kafka.Partition]int64{}
 	var fatal error
 	for _, po := range portions {
