@@ -150,6 +150,7 @@ func (w *writing) add(ctx context.Context, a *Append, d *draft) (Appended, error
 	if a.Gap > MaxGap-next.end {
 		return Appended{}, fmt.Errorf("%w: a gap of %d behind position %d", ErrInvalid, a.Gap, next.end)
 	}
+	d.widen(next.trailing())
 	b := d.place(next.end+a.Gap, next.bytes, producer)
 	if known != nil {
 		r, err := remember(known, a.Partition, b)

@@ -17,7 +17,7 @@ type Extent struct {
 // ExtentFrom returns the extent of the first batch that has a position, or a later one, and can be
 // read; ok is false if there is none.
 func (l *Local) ExtentFrom(ctx context.Context, id Partition, from int64) (e Extent, ok bool, err error) {
-	start, end, err := l.view(ctx, id)
+	start, _, end, err := l.view(ctx, id)
 	if err != nil {
 		return e, false, err
 	}
@@ -47,7 +47,7 @@ func (l *Local) Bytes(ctx context.Context, id Partition) (int64, error) {
 // in [Extent], come to a number; the end of the partition if they do not. It reads as many batches
 // as halvings lead to one.
 func (l *Local) PositionOf(ctx context.Context, id Partition, bytes int64) (int64, error) {
-	lo, end, err := l.view(ctx, id)
+	lo, _, end, err := l.view(ctx, id)
 	if err != nil {
 		return 0, err
 	}

@@ -140,9 +140,9 @@ func (in *inspection) record(key, value []byte) error {
 
 // end is called after the last record of a partition.
 func (in *inspection) end() error {
-	if in.next < in.head.end {
+	if last := in.head.end - in.head.trailing(); in.next < last {
 		return in.found(fmt.Sprintf("partition %s", in.at),
-			fmt.Sprintf("it ends with position %d, there were positions up to %d", in.next, in.head.end))
+			fmt.Sprintf("it ends with position %d, there were positions up to %d", in.next, last))
 	}
 	return nil
 }

@@ -120,7 +120,7 @@ func (l *Local) load(ctx context.Context, p *partition) error {
 	}
 	return l.records.Seek(ctx, batchKey(p.id, 0), batchKey(p.id, math.MaxInt64), true,
 		func(key []byte, value func() ([]byte, error)) bool {
-			p.end = max(p.end, lastOf(key)+1)
+			p.end = max(p.end, lastOf(key)+1, p.void[1])
 			// One that cannot be read is found when it is read; its time and its bytes are not
 			// needed so badly that nothing could be published any more: those of an earlier one do.
 			v, err := value()
@@ -139,17 +139,22 @@ func checkPartition(id Partition) error {
 	return nil
 }
 
-// view returns what may be shown of a partition.
-func (l *Local) view(ctx context.Context, id Partition) (start, end int64, err error) {
+// view returns what may be shown of a partition; from last on there are no batches.
+func (l *Local) view(ctx context.Context, id Partition) (start, last, end int64, err error) {
 	if err := checkPartition(id); err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	p := l.partition(id)
 	if err := l.lock(ctx, p); err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	defer p.mu.Unlock()
-	return p.start, max(p.start, p.durable.Load()), nil
+	// A batch that is not durable yet lies behind the end that is shown, and so does the end of the void.
+	end = max(p.start, p.durable.Load())
+	if last = end; p.void[0] < end && end <= p.void[1] {
+		last = max(p.start, p.void[0])
+	}
+	return p.start, last, end, nil
 }
 
 // Create implements Log. A topic that was never written to is an empty log.
@@ -157,7 +162,8 @@ func (l *Local) Create(context.Context, Topic) error { return nil }
 
 // Bounds implements Reader.
 func (l *Local) Bounds(ctx context.Context, id Partition) (start, end int64, err error) {
-	return l.view(ctx, id)
+	start, _, end, err = l.view(ctx, id)
+	return start, end, err
 }
 
 // Trim implements Log. It costs no more for much than for a little.

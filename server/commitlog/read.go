@@ -12,7 +12,7 @@ import (
 
 // Read implements Reader. The last batch may exceed maxBytes.
 func (l *Local) Read(ctx context.Context, id Partition, from int64, maxBytes int) ([]*Batch, error) {
-	start, end, err := l.view(ctx, id)
+	start, last, end, err := l.view(ctx, id)
 	switch {
 	case err != nil:
 		return nil, err
@@ -20,7 +20,7 @@ func (l *Local) Read(ctx context.Context, id Partition, from int64, maxBytes int
 		return nil, fmt.Errorf("%w: %d, partition %s begins with %d", ErrTrimmed, from, id, start)
 	case from > end:
 		return nil, fmt.Errorf("%w: %d, partition %s ends with %d", ErrBeyondEnd, from, id, end)
-	case from == end:
+	case from >= last:
 		return nil, nil
 	}
 	r := reading{next: from, left: maxBytes}
@@ -33,7 +33,7 @@ func (l *Local) Read(ctx context.Context, id Partition, from int64, maxBytes int
 	}
 	// There is something at from: it is corrupt, or was trimmed meanwhile.
 	bad := err
-	if start, end, err = l.view(ctx, id); err == nil && start > from {
+	if start, _, end, err = l.view(ctx, id); err == nil && start > from {
 		err = fmt.Errorf("%w: %d, partition %s begins with %d", ErrTrimmed, from, id, start)
 	}
 	switch {
@@ -136,11 +136,11 @@ func (l *Local) batchAt(ctx context.Context, id Partition, at, end int64) (b *Ba
 // PositionAt implements Reader. It looks at as many batches as halvings lead to one. What is
 // corrupt is as old as what follows it.
 func (l *Local) PositionAt(ctx context.Context, id Partition, t time.Time) (int64, error) {
-	lo, end, err := l.view(ctx, id)
+	lo, last, end, err := l.view(ctx, id)
 	if err != nil {
 		return 0, err
 	}
-	hi := end
+	hi := last
 	at := t.UnixMilli()
 	if t.Nanosecond()%int(time.Millisecond) != 0 {
 		at++ // times are in ms: the next is the first that is not before t
@@ -161,10 +161,10 @@ func (l *Local) PositionAt(ctx context.Context, id Partition, t time.Time) (int6
 			hi = max(lo, min(s.base-s.gap, mid))
 		}
 	}
-	if lo == end {
-		return lo, nil
+	if lo >= last {
+		return end, nil
 	}
-	s, err := l.stampFrom(ctx, id, lo, end)
+	s, err := l.stampFrom(ctx, id, lo, last)
 	if err == nil && !s.corrupt && s.last >= 0 && lo < s.base && s.base-s.gap <= lo { // lo does not exist
 		lo = s.base
 	}

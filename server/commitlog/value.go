@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"slices"
 
 	"github.com/parley-chat/parley/server/commitlog/record"
 	"github.com/parley-chat/parley/server/store"
@@ -123,6 +124,18 @@ func (d *draft) encode(a *Append, at int64) (err error) {
 	}
 	d.bodySum = crc32.Checksum(d.value[d.header:], castagnoli)
 	return nil
+}
+
+// widen adds positions to the draft's gap.
+func (d *draft) widen(n int64) {
+	if n == 0 {
+		return
+	}
+	if d.gap == 0 {
+		d.value = slices.Insert(d.value, d.header, make([]byte, gapSize)...)
+		d.header += gapSize
+	}
+	d.gap += n
 }
 
 // place gives the draft a position, which makes it a batch. before is the number of bytes of the
@@ -249,36 +262,60 @@ func gapOf(v []byte) int64 {
 }
 
 // head says where a partition began and ended when it was trimmed last: what is not there
-// any more.
+// any more. That of a partition that came from elsewhere says that, too.
 type head struct {
 	start, end int64
 	time       int64 // of the last batch
 	// bytes is that of all batches, also of those that were trimmed since there was none. It is
 	// not stored: the last batch says it.
 	bytes int64
+	// void are positions that were at the end, and do not exist, second excluded: no batch behind
+	// them said so when the head was written. It stays in memory when there are batches behind it.
+	void [2]int64
 }
 
+// trailing is how many positions at the end do not exist.
+func (h *head) trailing() int64 {
+	if h.void[1] != h.end {
+		return 0
+	}
+	return h.void[1] - h.void[0]
+}
+
+// The second version has behind the time how many positions before the end do not exist.
 const (
 	headVersion = 1
 	headSize    = 1 + 3*8 + 4
+	voidVersion = 2
+	voidSize    = headSize + 8
 )
 
 func appendHead(b []byte, h head) []byte {
-	begin := len(b)
+	begin, void := len(b), h.trailing()
 	b = append(b, headVersion)
 	for _, n := range [...]int64{h.start, h.end, h.time} {
 		b = binary.BigEndian.AppendUint64(b, uint64(n))
+	}
+	if void > 0 {
+		b[begin] = voidVersion
+		b = binary.BigEndian.AppendUint64(b, uint64(void))
 	}
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b[begin:], castagnoli))
 }
 
 func parseHead(v []byte) (h head, err error) {
-	if len(v) != headSize || v[0] != headVersion ||
-		crc32.Checksum(v[:headSize-4], castagnoli) != binary.BigEndian.Uint32(v[headSize-4:]) {
+	sized := len(v) == headSize && v[0] == headVersion || len(v) == voidSize && v[0] == voidVersion
+	if !sized || crc32.Checksum(v[:len(v)-4], castagnoli) != binary.BigEndian.Uint32(v[len(v)-4:]) {
 		return h, corrupt("head of partition cannot be read")
 	}
 	for i, n := range [...]*int64{&h.start, &h.end, &h.time} {
 		*n = int64(binary.BigEndian.Uint64(v[1+8*i:]))
+	}
+	if len(v) == voidSize {
+		h.void = [2]int64{h.end - int64(binary.BigEndian.Uint64(v[headSize-4:])), h.end}
+		if h.void[0] < h.start || h.void[0] >= h.end {
+			return h, corrupt("head of partition has an impossible end")
+		}
 	}
 	return h, nil
 }
