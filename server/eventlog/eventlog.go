@@ -1,10 +1,15 @@
-// Package eventlog makes the records of the event log that lies in the store: of a reference
-// and the row of its event, the record that the relay publishes of the event.
+// Package eventlog is the event log that lies in the store: the topics of Kafka in one process, with
+// what is published to them, their readers' view, and what goes when there is too much.
 //
-// It owns what a reference becomes. It owns neither the log, which is package commitlog's, nor
-// when events are published.
+// Events of chats are stored as references, from which records are made when they are read: of a
+// reference and the row of its event, the record that the relay publishes of the event. All other
+// records are copies. The last records stay in memory.
 //
-// Concurrency: all of it may be used by many goroutines.
+// It owns the topics of the log, which records readers see and when, and what a reference becomes.
+// It owns neither batches and their positions, which are package commitlog's, nor Kafka's protocol,
+// nor how far groups have read, nor when events are published.
+//
+// Concurrency: all of it is safe for concurrent use.
 package eventlog
 
 import (
