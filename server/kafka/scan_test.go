@@ -46,7 +46,7 @@ func scan(ctx context.Context, addr, topic string, each func(*Record) error) err
 	c, err := kgo.NewClient(
 		seeds(addr), kgo.ClientID("parley-scan"), kgo.DisableClientMetrics(),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxBytes(fetchMaxBytes),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxBytes(FetchBytes),
 		kgo.MaxConcurrentFetches(2),
 		kgo.MetadataMinAge(metadataMinAge),
 	)

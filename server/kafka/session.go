@@ -29,12 +29,14 @@ const (
 	staticHeartbeat  = 300 * time.Millisecond
 	rebalanceTimeout = 300 * time.Second
 	commitTimeout    = 10 * time.Second
-	fetchMaxBytes    = 4 << 20
-	// Small, so that one answer has records of all partitions when there is much to read,
-	// and little is discarded of a paused one.
-	fetchMaxPartition = 64 << 10
-	// Short, because a resumed partition waits for the fetch that is in progress.
-	fetchMaxWait = 200 * time.Millisecond
+	// FetchBytes bounds what a fetch brings.
+	FetchBytes = 4 << 20
+	// FetchPartitionBytes bounds what it brings of a partition. Small, so that one answer has
+	// records of all partitions when there is much to read, and little is discarded of a paused one.
+	FetchPartitionBytes = 64 << 10
+	// FetchMaxWait is how long a fetch waits for MinFetch bytes, by default. Short, because a
+	// resumed partition waits for the fetch that is in progress.
+	FetchMaxWait = 200 * time.Millisecond
 )
 
 // Partition names a partition of a topic.
@@ -75,7 +77,7 @@ type Session struct {
 
 // NewSession joins a group.
 func NewSession(cfg SessionConfig) (*Session, error) {
-	expiry, heartbeat, maxWait := sessionTimeout, heartbeatEvery, cmp.Or(cfg.MaxWait, fetchMaxWait)
+	expiry, heartbeat, maxWait := sessionTimeout, heartbeatEvery, cmp.Or(cfg.MaxWait, FetchMaxWait)
 	if cfg.Expiry > 0 {
 		expiry, heartbeat = cfg.Expiry, cfg.Expiry/3
 	}
@@ -101,8 +103,8 @@ func NewSession(cfg SessionConfig) (*Session, error) {
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.SessionTimeout(expiry), kgo.HeartbeatInterval(heartbeat), kgo.RebalanceTimeout(rebalanceTimeout),
-		kgo.FetchMinBytes(max(1, cfg.MinFetch)), kgo.FetchMaxBytes(fetchMaxBytes),
-		kgo.FetchMaxPartitionBytes(fetchMaxPartition), kgo.FetchMaxWait(maxWait), kgo.MaxConcurrentFetches(2),
+		kgo.FetchMinBytes(max(1, cfg.MinFetch)), kgo.FetchMaxBytes(FetchBytes),
+		kgo.FetchMaxPartitionBytes(FetchPartitionBytes), kgo.FetchMaxWait(maxWait), kgo.MaxConcurrentFetches(2),
 		kgo.MetadataMinAge(metadataMinAge),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, m map[string][]int32) { cfg.Assigned(list(m)) }),
 		kgo.OnPartitionsRevoked(gone(false)), kgo.OnPartitionsLost(gone(true)),

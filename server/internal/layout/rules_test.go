@@ -249,6 +249,10 @@ var bounds = []bound{
 			"server/store/table"},
 		"what a record of the event log is made of knows rows and headers, and not who reads it",
 	},
+	{
+		"server/eventlog/session", []string{"server/eventlog", "server/kafka", "server/wait"},
+		"a session knows the log and committed offsets, and neither the store nor what handles records",
+	},
 	{"server/commitlog/record", nil, "the bytes of records know no log"},
 	{
 		"server/topic/partition/...",
