@@ -253,6 +253,12 @@ var bounds = []bound{
 		"server/eventlog/session", []string{"server/eventlog", "server/kafka", "server/wait"},
 		"a session knows the log and committed offsets, and neither the store nor what handles records",
 	},
+	{
+		"server/eventlog/upgrade", []string{"server/backend/restore", "server/commitlog/...", "server/event",
+			"server/eventlog", "server/kafka", "server/kafka/group", "server/kafka/logdir", "server/kafka/versions",
+			"server/search", "server/store", "server/store/table"},
+		"the move of an old log knows both logs, and neither engines nor the broker",
+	},
 	{"server/commitlog/record", nil, "the bytes of records know no log"},
 	{
 		"server/topic/partition/...",

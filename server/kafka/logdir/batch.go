@@ -32,6 +32,8 @@ type batch struct {
 	size     int
 	from, to int64 // offsets, the second excluded
 	inTxn    bool
+	control  bool // it has the marker of a transaction
+	producer int64
 	time     int64 // of the first record, unix ms
 }
 
@@ -55,8 +57,10 @@ func parse(b []byte) (batch, bool) {
 	attributes := binary.BigEndian.Uint16(b[atAttributes:])
 	return batch{
 		size: int(size), from: from, to: from + int64(delta) + 1,
-		inTxn: attributes&transactional != 0 && attributes&control == 0,
-		time:  int64(binary.BigEndian.Uint64(b[atFirstTime:])),
+		inTxn:    attributes&transactional != 0 && attributes&control == 0,
+		control:  attributes&control != 0,
+		producer: int64(binary.BigEndian.Uint64(b[atProducer:])),
+		time:     int64(binary.BigEndian.Uint64(b[atFirstTime:])),
 	}, true
 }
 

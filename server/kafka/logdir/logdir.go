@@ -37,6 +37,10 @@ type Partition struct {
 // String is the partition as operators know it.
 func (p Partition) String() string { return fmt.Sprintf("%s/%d", p.Topic, p.ID) }
 
+func (p Partition) compare(q Partition) int {
+	return cmp.Or(cmp.Compare(p.Topic, q.Topic), cmp.Compare(p.ID, q.ID))
+}
+
 // Mark says which offsets of a partition are known to be on the disk: from Start to
 // below End.
 type Mark struct {
@@ -89,12 +93,14 @@ type Report struct {
 	// them is in no other place; everything before and behind is kept.
 	Unreadable []Unreadable
 
-	dir     string
-	topics  []Topic
-	repair  []*partition
-	unlist  []string // files to remove
-	entries []entryFile
-	list    bool // the lists are to be written
+	dir        string
+	topics     []Topic
+	partitions map[Partition]*partition
+	repair     []*partition
+	unlist     []string // files to remove
+	entries    []entryFile
+	list       bool // the lists are to be written
+	ids        map[string][16]byte
 }
 
 // Topic is a topic that must be there.
@@ -120,7 +126,8 @@ const IndexSuffix = ".idx"
 // Check reads the log without changing it. Marks hold what is known of it; nil if
 // nothing is, as before the first check.
 func Check(dir string, topics []Topic, marks map[Partition]Mark) (*Report, error) {
-	r := &Report{dir: dir, topics: topics, Marks: map[Partition]Mark{}}
+	r := &Report{dir: dir, topics: topics, Marks: map[Partition]Mark{}, partitions: map[Partition]*partition{},
+		ids: map[string][16]byte{}}
 	there, err := partitionsOf(filepath.Join(dir, partitionsDir))
 	if err != nil {
 		return nil, err
@@ -143,8 +150,11 @@ func Check(dir string, topics []Topic, marks map[Partition]Mark) (*Report, error
 			if d := p.damage; d.What != "" {
 				r.Damage = append(r.Damage, d)
 			}
+			r.partitions[name] = p
 			if p.dirty() {
 				r.repair = append(r.repair, p)
+			} else {
+				p.dropIndexes()
 			}
 		}
 	}

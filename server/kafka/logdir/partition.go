@@ -23,7 +23,9 @@ type partition struct {
 	since      int64 // time of the oldest batch; 0: none
 	gaps       []Span
 	damage     Damage
-	stale      bool // the snapshot is not of these files
+	stale      bool  // the snapshot is not of these files
+	first      int64 // offset that readers see first, if the snapshot says so; 0: start
+	txns       txns
 }
 
 // segment is one file of batches, and what it is to become.
@@ -87,6 +89,7 @@ func (p *partition) read() (err error) {
 			return err
 		}
 	}
+	p.txns.close(p.end)
 	return p.checkSnapshot()
 }
 
@@ -124,6 +127,7 @@ func (p *partition) walk(before, s *segment, b []byte) {
 			}
 		}
 		s.keep(at, h)
+		p.txns.add(h, b[at:at+h.size])
 		p.end, lost = h.to, 0
 		if p.since == 0 || h.time < p.since {
 			p.since = h.time
@@ -201,6 +205,13 @@ func (p *partition) dirty() bool {
 	return p.stale
 }
 
+// dropIndexes frees what only a repair needs.
+func (p *partition) dropIndexes() {
+	for _, s := range p.segs {
+		s.index = nil
+	}
+}
+
 // The index of a segment has an entry for each batch: version, the low byte of its
 // sum, the epoch, a time that is made again when it is read, and whether the batch
 // stands in a transaction.
@@ -257,5 +268,8 @@ func (p *partition) checkSnapshot() error {
 	}
 	err = json.Unmarshal(b, &snap)
 	p.stale = err != nil || snap.High != p.end || snap.Stable != p.end || snap.Start < p.start || snap.Start > p.end
+	if !p.stale {
+		p.first = snap.Start
+	}
 	return nil //nolint:nilerr // a snapshot that cannot be read is made again
 }

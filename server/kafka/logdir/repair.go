@@ -52,6 +52,9 @@ func (r *Report) checkLists(used bool, there map[Partition]bool) error {
 		have, configs := map[string]int{}, map[string]map[string]string{}
 		for _, t := range list.Topics {
 			have[t.Name], configs[t.Name] = t.Partitions, t.Configs
+			if len(t.ID) == len(r.ids[t.Name]) {
+				r.ids[t.Name] = [16]byte(t.ID)
+			}
 		}
 		for _, t := range r.topics {
 			if n, ok := have[t.Name]; !ok {

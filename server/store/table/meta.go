@@ -21,10 +21,12 @@ const (
 func LogKey() store.Key { return store.Key{Table: store.Meta, PK: "log"} }
 
 // Attributes of that row, a line for each partition: what of it is on the disk, and
-// what it lost whose events are not back in the outbox yet.
+// what it lost whose events are not back in the outbox yet. Once the log has been moved into the
+// store, the row has instead when that was, in unix ms.
 const (
 	AttrLogMarks = "marks"
 	AttrLogLost  = "lost"
+	AttrLogMoved = "moved"
 )
 
 // TopicsKey is the key of the versions of topics, in table meta.
