@@ -150,7 +150,7 @@ func (m *mover) resolve(ctx context.Context) error {
 			m.put(&list[i], found[n], fresh)
 			fresh, n = false, n+1
 		}
-		if m.bytes >= stepBytes || len(m.step) >= stepBatches {
+		if m.bytes >= stepBytes || len(m.step) >= stepBatches || m.small {
 			if err := m.commit(ctx); err != nil {
 				return err
 			}
