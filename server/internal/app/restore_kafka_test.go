@@ -43,6 +43,8 @@ type integrator struct {
 	held     map[string]map[int64]event.Event
 	messages map[string][]*eventv1.MessagePersisted
 	restarts int // how often it has discarded all that
+	asked    int // how often a comparison was asked for
+	answered int // how many of these are over
 }
 
 // errPutBack says that the log is not the one that was read.
@@ -85,7 +87,7 @@ func (in *integrator) read(ctx context.Context) error {
 	compared := time.Time{}
 	for ctx.Err() == nil {
 		if time.Since(compared) >= in.every {
-			if err := in.compare(ctx, in.lastRead()); err != nil {
+			if err := in.compareAll(ctx); err != nil {
 				return err
 			}
 			compared = time.Now()
@@ -182,6 +184,37 @@ func (in *integrator) spans(ctx context.Context) (map[kafka.Partition]lag.Span, 
 		}
 	}
 	return all, nil
+}
+
+// ask has it compare what it has read with the log, by a comparison that begins after this.
+func (in *integrator) ask() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.asked++
+}
+
+// waits says so until the comparison that was asked for has found no difference.
+func (in *integrator) waits() string {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.answered < in.asked {
+		return "it has not compared what it has read with the log"
+	}
+	return ""
+}
+
+// compareAll compares all that was read, and answers what was asked before it began.
+func (in *integrator) compareAll(ctx context.Context) error {
+	in.mu.Lock()
+	asked, last := in.asked, maps.Clone(in.last)
+	in.mu.Unlock()
+	if err := in.compare(ctx, last); err != nil {
+		return err
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.answered = asked
+	return nil
 }
 
 // compare reads the last record of partitions once more: it is still there if the log was not put
