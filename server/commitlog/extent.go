@@ -3,6 +3,8 @@ package commitlog
 import (
 	"context"
 	"fmt"
+
+	"github.com/parley-chat/parley/server/store"
 )
 
 // Extent is where a batch of the event log lies.
@@ -67,4 +69,18 @@ func (l *Local) PositionOf(ctx context.Context, id Partition, bytes int64) (int6
 		}
 	}
 	return to, nil
+}
+
+// Reclaim gives the space of what was trimmed from a partition back to the disk, if the engine does
+// that when it is asked. Trim does not: it would cost more for much than for a little.
+func (l *Local) Reclaim(ctx context.Context, id Partition) error {
+	r, ok := l.records.(store.Reclaimer)
+	if !ok {
+		return nil
+	}
+	start, _, err := l.view(ctx, id)
+	if err != nil || start == 0 {
+		return err
+	}
+	return r.Reclaim(ctx, batchKey(id, 0), batchKey(id, start))
 }

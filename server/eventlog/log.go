@@ -48,6 +48,11 @@ type Log struct {
 	index    atomic.Pointer[index]
 
 	unreadable atomic.Int64
+
+	trimming sync.Mutex           // one Trim at a time; held across the store
+	freed    map[*partition]int64 // bytes that were removed since space was given back; guarded by trimming
+	ledger   ledger
+	gaveUp   atomic.Int64
 }
 
 // Topic is a topic of the log.
@@ -82,7 +87,7 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	l := &Log{cfg: cfg, tail: tail{limit: tailBytes}}
+	l := &Log{cfg: cfg, tail: tail{limit: tailBytes}, freed: map[*partition]int64{}, ledger: ledger{store: cfg.Store}}
 	l.stamp.clock = cfg.Clock
 	list, err := cfg.Log.EventTopics(ctx)
 	if err != nil {

@@ -65,6 +65,12 @@ var limits = [...]struct {
 	SearchLetters: {share: 1},
 }
 
+// Share is how many bytes of a log with a cap a kind may use.
+func (k Kind) Share(maxBytes int64) int64 { return maxBytes / shares * limits[k].share }
+
+// Kept is how long a record of a kind stays at least, also in a log that is full.
+func (k Kind) Kept() time.Duration { return limits[k].kept }
+
 // Groups that read topics. The committed offsets of installations have these names.
 const (
 	FanoutGroup    = "fanout-workers"

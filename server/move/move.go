@@ -129,7 +129,7 @@ func Moves(k store.Key) bool {
 		return !table.OfNoTopic(k)
 	case store.Meta:
 		switch k {
-		case table.LogKey(), table.TopicsKey(), table.ImportKey(), table.ExportKey(),
+		case table.LogKey(), table.LogGivenUpKey(), table.TopicsKey(), table.ImportKey(), table.ExportKey(),
 			store.Key{Table: store.Meta, PK: "generation"}, store.Key{Table: store.Meta, PK: "format"}:
 			return false
 		}

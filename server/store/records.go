@@ -36,3 +36,11 @@ type Records interface {
 	// Durable waits until all that was visible when it was called is durable.
 	Durable(ctx context.Context) error
 }
+
+// Reclaimer is Records that give space back when they are asked. Others do so by themselves.
+type Reclaimer interface {
+	// Reclaim gives the space of records that were removed from a key on, below another one, back
+	// to the disk, by merging what the engine has of that range. It takes the time of writing what
+	// is left there, and works on a disk that has room for that.
+	Reclaim(ctx context.Context, from, until []byte) error
+}

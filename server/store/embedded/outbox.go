@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"context"
+	"errors"
 
 	"github.com/parley-chat/parley/server/store"
 )
@@ -19,24 +20,32 @@ func (s *Store) countOutboxDeletes(n int64) {
 	s.outboxDeletes.Store(0)
 	s.background.Go(func() {
 		defer s.compacting.Store(false)
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		stopped := make(chan struct{})
-		defer close(stopped)
-		s.background.Go(func() { // Close must not wait for a long compaction
-			select {
-			case <-s.stop:
-				cancel()
-			case <-stopped:
-			}
-		})
 		lower, upper := outboxRange()
-		if err := s.db.Compact(ctx, lower, upper, false); err != nil && ctx.Err() == nil {
-			s.opts.Logger.Error("compact outbox", "error", err)
+		if err := s.compact(context.Background(), lower, upper); err != nil {
+			if !errors.Is(err, context.Canceled) {
+				s.opts.Logger.Error("compact outbox", "error", err)
+			}
 			return
 		}
 		s.compactions.Add(1)
 	})
+}
+
+// compact merges a range into the lowest level, with what is in memory of it, until the store
+// closes, which must not wait for it. It is a background task.
+func (s *Store) compact(ctx context.Context, lower, upper []byte) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stopped := make(chan struct{})
+	defer close(stopped)
+	s.background.Go(func() {
+		select {
+		case <-s.stop:
+			cancel()
+		case <-stopped:
+		}
+	})
+	return translate(s.db.Compact(ctx, lower, upper, false))
 }
 
 func outboxRange() (lower, upper []byte) {

@@ -58,3 +58,15 @@ func (s *Store) Iterate(ctx context.Context, lower, upper []byte, f func(*pebble
 	defer s.life.RUnlock()
 	return s.iterate(ctx, lower, upper, f)
 }
+
+// Reclaim gives the space of what was removed from [lower, upper) back to the disk. It returns when
+// that is done, or with the context's error once the store closes.
+func (s *Store) Reclaim(ctx context.Context, lower, upper []byte) error {
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	s.background.Go(func() { done <- s.compact(ctx, lower, upper) }) // Close waits for it, and ends it
+	s.life.RUnlock()
+	return <-done
+}

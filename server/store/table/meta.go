@@ -29,6 +29,13 @@ const (
 	AttrLogMoved = "moved"
 )
 
+// LogGivenUpKey is the key of the ledger of the event log, in table meta: what was removed from the
+// log before a group of Parley had read it. AttrGivenUp has a line for each range.
+func LogGivenUpKey() store.Key { return store.Key{Table: store.Meta, PK: "log_given_up"} }
+
+// AttrGivenUp holds the lines of that row.
+const AttrGivenUp = "given_up"
+
 // TopicsKey is the key of the versions of topics, in table meta.
 func TopicsKey() store.Key { return store.Key{Table: store.Meta, PK: "topics"} }
 

@@ -22,7 +22,10 @@ type Records struct {
 	end    []byte
 }
 
-var _ store.Records = (*Records)(nil)
+var (
+	_ store.Records   = (*Records)(nil)
+	_ store.Reclaimer = (*Records)(nil)
+)
 
 // Of returns the records of an open engine.
 func Of(s *embedded.Store) *Records {
@@ -105,3 +108,8 @@ func (r *Records) Seek(ctx context.Context, from, until []byte, descending bool,
 
 // Durable implements store.Records.
 func (r *Records) Durable(ctx context.Context) error { return r.of.Durable(ctx) }
+
+// Reclaim implements store.Reclaimer.
+func (r *Records) Reclaim(ctx context.Context, from, until []byte) error {
+	return r.of.Reclaim(ctx, r.key(from), r.key(until))
+}

@@ -3,7 +3,9 @@ package records_test
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -11,6 +13,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/embedded/records"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 func open(t *testing.T, fs vfs.FS) *embedded.Store {
@@ -143,5 +146,50 @@ func TestFullDisk(t *testing.T) {
 	commit(t, r, store.Record{Key: []byte("a"), Until: []byte("b")}, note)
 	if _, err := r.Commit(t.Context(), []store.Record{put("a"), note}); !errors.Is(err, store.ErrFull) {
 		t.Errorf("a record beside what frees: %v", err)
+	}
+}
+
+// What was removed leaves the files and the engine's log when its space is asked for, and what is
+// around it stays. A store that is closed does not wait.
+func TestReclaim(t *testing.T) {
+	mem := vfs.NewMem()
+	s := open(t, mem)
+	r := records.Of(s)
+	size := func() (n int64) {
+		names, err := mem.List("/data/store")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			info, err := mem.Stat("/data/store/" + name)
+			if err == nil && strings.HasSuffix(name, ".sst") {
+				n += info.Size()
+			}
+		}
+		return n
+	}
+	value := make([]byte, 1<<20)
+	rng := rand.NewChaCha8([32]byte{})
+	for n := range 10 {
+		_, _ = rng.Read(value)
+		commit(t, r, store.Record{Key: fmt.Appendf(nil, "k%d", n), Value: value})
+	}
+	commit(t, r, put("a"), put("z"))
+	if err := r.Reclaim(t.Context(), []byte("a"), []byte("z")); err != nil || size() < 10<<20 {
+		t.Fatalf("%d bytes in files, %v", size(), err)
+	}
+	commit(t, r, store.Record{Key: []byte("k"), Until: []byte("k9")})
+	if err := r.Reclaim(t.Context(), []byte("k"), []byte("k9")); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the files go", func() bool { return size() < 2<<20 }) // in the background
+	if got := seek(t, r, "a", "b", false, 99); len(got) != 1 {
+		t.Errorf("%q are left", got)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Reclaim(t.Context(), nil, []byte("z")); !errors.Is(err, store.ErrClosed) {
+		t.Errorf("closed: %v", err)
 	}
 }
