@@ -17,15 +17,37 @@ import (
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
-// lab is a broker in simulated time, with one partition whose records have the offsets
-// from 0 on. A value is "key kind".
+// lab is a broker in simulated time, or the log in a store, with one partition whose records have
+// the offsets from 0 on. A value is "key kind".
 type lab struct {
+	log    *storeLog // nil: a broker
 	t      *testing.T
 	addr   string
 	dial   kafka.Option
 	client *kgo.Client
+}
+
+// inLabs runs a test in simulated time with each kind of log.
+func inLabs(t *testing.T, values []string, test func(t *testing.T, l *lab)) {
+	t.Helper()
+	for name, make := range map[string]func(*testing.T, []string) *lab{"broker": newLab, "store": newStoreLab} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, make(t, values)) })
+		})
+	}
+}
+
+func newStoreLab(t *testing.T, values []string) *lab {
+	t.Helper()
+	l := &lab{t: t, log: newStoreLog(t)}
+	for _, v := range values {
+		key, _, _ := strings.Cut(v, " ")
+		testkit.Must(t, l.log.publish(t.Context(), &kafka.Record{Topic: topic, Key: []byte(key), Value: []byte(v)}))
+	}
+	return l
 }
 
 func newLab(t *testing.T, values []string) *lab {
@@ -64,11 +86,15 @@ func newLab(t *testing.T, values []string) *lab {
 // engine makes an engine that is a member of a group.
 func (l *lab) engine(group string, handle Handler, dead func(context.Context, DeadLetter) error) *Engine {
 	l.t.Helper()
-	e, err := New(Config{
+	cfg := Config{
 		Addr: l.addr, Kafka: []kafka.Option{l.dial}, Group: group, Consumer: "me", Topics: []string{topic}, Handle: handle,
 		WriteDeadLetter: dead,
 		Store:           storetest.NewMemory(time.Now), Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
-	})
+	}
+	if l.log != nil {
+		cfg.Join = l.log.join
+	}
+	e, err := New(cfg)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -77,6 +103,13 @@ func (l *lab) engine(group string, handle Handler, dead func(context.Context, De
 
 // committed is what a group has committed; 0 for nothing.
 func (l *lab) committed(group string) int64 {
+	if l.log != nil {
+		all, err := l.log.Committed(context.WithoutCancel(l.t.Context()), group)
+		if err != nil {
+			l.t.Error(err)
+		}
+		return all[kafka.Partition{Topic: topic}]
+	}
 	all, err := kadm.NewClient(l.client).FetchOffsets(context.WithoutCancel(l.t.Context()), group)
 	if err != nil {
 		l.t.Error(err)
@@ -102,8 +135,7 @@ func letters(n int, not map[int]string) (values []string) {
 func TestCommitAfterADeadLetter(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		t.Run(fmt.Sprint("letter fails=", fails), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := newLab(t, letters(110, map[int]string{103: "poison", 104: "waits"}))
+			inLabs(t, letters(110, map[int]string{103: "poison", 104: "waits"}), func(t *testing.T, l *lab) {
 				written := 0
 				e := l.engine("g", func(_ context.Context, r *kafka.Record) error {
 					switch {
@@ -153,8 +185,7 @@ func TestEndAtEveryRecordOfABatch(t *testing.T) {
 		"stop":  {9, func(stop func()) error { stop(); return context.Canceled }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := newLab(t, letters(batch, nil))
+			inLabs(t, letters(batch, nil), func(t *testing.T, l *lab) {
 				for bad := int64(0); bad < batch; bad += tt.step {
 					l.endAt(fmt.Sprint("g", bad), bad, batch, tt.end)
 				}
@@ -207,8 +238,7 @@ func TestPoisonStopsNobodyForASecond(t *testing.T) {
 		"ignored":   func() error { return Fail(Ignored, "newer", nil) },
 	} {
 		t.Run(kind, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := newLab(t, letters(20, map[int]string{3: "poison"}))
+			inLabs(t, letters(20, map[int]string{3: "poison"}), func(t *testing.T, l *lab) {
 				var mu sync.Mutex
 				var met time.Time
 				late := map[int64]time.Duration{} // behind the poison, same key and others

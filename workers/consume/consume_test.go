@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"sync/atomic"
@@ -19,7 +20,7 @@ import (
 )
 
 func TestOutcomes(t *testing.T) {
-	both(t, func(t *testing.T, r *fixture) {
+	both(t, each, func(t *testing.T, r *fixture) {
 		var values []string
 		wantDead := map[string]bool{}
 		for i := range 3000 {
@@ -74,7 +75,7 @@ func TestOutcomes(t *testing.T) {
 
 // The next process gets no committed record again, and no record is skipped.
 func TestRestartContinues(t *testing.T) {
-	both(t, func(t *testing.T, r *fixture) {
+	both(t, each, func(t *testing.T, r *fixture) {
 		r.publish("a ok 1", "b ok 2", "c ok 3")
 		e := r.engine(nil)
 		r.until(e, "the first records", func() bool { return len(r.calls) == 3 && e.Stats().Commits > 0 })
@@ -92,7 +93,7 @@ func TestRestartContinues(t *testing.T) {
 // A record that makes the engine restart each time becomes a dead letter after three times, and
 // the records behind it are handled.
 func TestFatal(t *testing.T) {
-	both(t, func(t *testing.T, r *fixture) {
+	both(t, each, func(t *testing.T, r *fixture) {
 		r.publish("a ok 1", "a fatal 2", "a ok 3")
 		fatal := 0
 		for {
@@ -124,7 +125,7 @@ func TestFatal(t *testing.T) {
 
 // A record is not committed while its dead letter cannot be written.
 func TestDeadLetterBeforeCommit(t *testing.T) {
-	both(t, func(t *testing.T, r *fixture) {
+	both(t, each, func(t *testing.T, r *fixture) {
 		r.publish("a permanent 1", "a ok 2", "b ok 3")
 		failures := 0
 		e := r.engine(func(c *Config) {
@@ -198,7 +199,7 @@ func publishesLetters(t *testing.T, b *kafkatest.Broker) {
 // Lag counts the unfinished records: in a paused partition everything from the record that it
 // waits for, with its age. It is zero when all are finished.
 func TestLag(t *testing.T) {
-	both(t, func(t *testing.T, r *fixture) {
+	both(t, each, func(t *testing.T, r *fixture) {
 		var down atomic.Bool
 		down.Store(true)
 		r.publish("a ok 1", "a ok 2", "a ok 3", "b ok 4")
@@ -222,6 +223,41 @@ func TestLag(t *testing.T) {
 		})
 		if down.Load() {
 			t.Fatal("the partition had no lag, expected some")
+		}
+	})
+}
+
+// When the topics that an engine follows change, it reads the new ones, and nothing of the others
+// twice. An engine that takes them over finds no crash of its predecessor.
+func TestFollow(t *testing.T) {
+	both(t, each, func(t *testing.T, r *fixture) {
+		var topics atomic.Pointer[[]string]
+		topics.Store(&[]string{topic})
+		log := &lines{}
+		follow := func(c *Config) {
+			c.Topics, c.Follow = nil, func() []string { return *topics.Load() }
+			c.Logger = slog.New(slog.NewTextHandler(log, nil))
+		}
+		r.publish("a ok 1", "b ok 2")
+		e := r.engine(follow)
+		stop := r.run(e)
+		r.await("the first records", func() bool { return len(r.calls) == 2 && e.Stats().Commits > 0 })
+		r.publishRecords([]*kafka.Record{{Topic: kafka.MessagesPersisted, Partition: 1, Key: []byte("c"),
+			Value: []byte("c ok 3")}})
+		topics.Store(&[]string{topic, kafka.MessagesPersisted})
+		r.await("the record of the other topic", func() bool { return r.calls["c ok 3"] > 0 })
+		r.publish("a ok 4")
+		r.await("the next record", func() bool { return r.calls["a ok 4"] > 0 })
+		stop()
+		r.publish("a ok 5")
+		r.until(r.engine(follow), "the last record", func() bool { return r.calls["a ok 5"] > 0 })
+		for v, n := range r.calls {
+			if n != 1 {
+				t.Errorf("%s was handled %d times, expected once", v, n)
+			}
+		}
+		if n := log.count("without releasing"); n > 0 {
+			t.Errorf("a crash was found %d times, expected none", n)
 		}
 	})
 }

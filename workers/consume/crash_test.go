@@ -27,12 +27,13 @@ import (
 )
 
 // These tests run the consumer in a process of its own, together with the store and,
-// if it is the embedded one, the broker, as the server does, and let the process end
+// unless it is Apache Kafka, the broker or the log, as the server does, and let the process end
 // without warning.
 const (
 	childDir   = "PARLEY_CONSUME_DIR" // makes the test binary such a process
 	childKind  = "PARLEY_CONSUME_KIND"
 	childAddr  = "PARLEY_CONSUME_ADDR" // of Apache Kafka
+	childLog   = "PARLEY_CONSUME_LOG"  // set: the log is in the store
 	childGroup = "PARLEY_CONSUME_GROUP"
 )
 
@@ -98,6 +99,18 @@ func child(dir, kind string) error {
 			return nil
 		},
 	}
+	if os.Getenv(childLog) != "" {
+		l, err := openStoreLog(context.Background(), eng.Store, eng.TopicLogs)
+		if err != nil {
+			return err
+		}
+		handle := cfg.Handle
+		cfg.Handle = func(ctx context.Context, r *kafka.Record) error {
+			time.Sleep(time.Millisecond) // or all would be handled before a kill comes
+			return handle(ctx, r)
+		}
+		cfg.Join = l.join
+	}
 	cfg.Isolation = &Isolation{}
 	engines := []Config{cfg}
 	switch kind {
@@ -147,14 +160,15 @@ type home struct {
 	t       *testing.T
 	dir     string
 	group   string
-	fixture *fixture // on Apache Kafka; nil where each child has a broker of its own
+	kind    string   // where the log is: an embedded broker, the store, Apache Kafka
+	fixture *fixture // on Apache Kafka; nil where each child has a broker or a log of its own
 }
 
 // newHome makes a home whose topic has records.
-func newHome(t *testing.T, apache bool, values []string) *home {
+func newHome(t *testing.T, kind string, values []string) *home {
 	t.Helper()
-	h := &home{t: t, dir: filepath.Join(t.TempDir(), "data"), group: "test"}
-	if apache {
+	h := &home{t: t, dir: filepath.Join(t.TempDir(), "data"), group: "test", kind: kind}
+	if kind == "apache" {
 		h.fixture = newFixture(t, kafkatest.Apache(t))
 		h.group = h.fixture.group
 		h.fixture.begin(h.group + "-other")
@@ -163,17 +177,24 @@ func newHome(t *testing.T, apache bool, values []string) *home {
 	}
 	eng, err := openEngine(h.dir)
 	testkit.Must(t, err)
+	if h.kind == "store" {
+		l := testkit.Value(openStoreLog(t.Context(), eng.Store, eng.TopicLogs))(t)
+		(&fixture{t: t, log: l}).publish(values...)
+		testkit.Must(t, eng.Close())
+		return h
+	}
 	(&fixture{t: t, addr: eng.KafkaAddr(), kafka: eng.KafkaOptions(), broker: &kafkatest.Broker{}}).publish(values...)
 	testkit.Must(t, eng.Close())
 	return h
 }
 
-// homes runs a test with the broker in the process that ends, and on Apache Kafka.
+// homes runs a test with the broker or the log in the process that ends, and on Apache Kafka.
 func homes(t *testing.T, values []string, test func(t *testing.T, h *home)) {
 	t.Helper()
 	alongside(t)
-	t.Run("embedded", func(t *testing.T) { test(t, newHome(t, false, values)) })
-	t.Run("apache", func(t *testing.T) { test(t, newHome(t, true, values)) })
+	for _, kind := range []string{"embedded", "store", "apache"} {
+		t.Run(kind, func(t *testing.T) { test(t, newHome(t, kind, values)) })
+	}
 }
 
 // process is a child and its output.
@@ -189,6 +210,9 @@ func (h *home) start(kind string) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childDir+"="+h.dir, childKind+"="+kind, childGroup+"="+h.group)
+	if h.kind == "store" {
+		cmd.Env = append(cmd.Env, childLog+"=store")
+	}
 	if h.fixture != nil {
 		for _, group := range []string{h.group, h.group + "-other"} {
 			h.fixture.expel(group) // otherwise the broker waits for the session of the last child to expire
@@ -280,7 +304,7 @@ func TestRecordThatEndsTheProcess(t *testing.T) {
 	homes(t, values, func(t *testing.T, h *home) {
 		for _, kind := range []string{"", "batches"} {
 			if kind != "" {
-				h = newHome(t, h.fixture != nil, values)
+				h = newHome(t, h.kind, values)
 			}
 			endsTheProcess(t, h, kind, values, poison)
 		}

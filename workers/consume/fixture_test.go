@@ -29,12 +29,13 @@ const topic = kafka.ChatsCreated
 // values.
 type fixture struct {
 	t      testing.TB
-	broker *kafkatest.Broker
+	broker *kafkatest.Broker // nil on the log in the store
+	log    *storeLog         // nil on Kafka
 	addr   string
 	kafka  []kafka.Option // access to the broker
 	group  string
-	store  store.Store
-	batch  bool // the handler gets the records of a key together
+	store  store.Store // of attempts and effects
+	batch  bool        // the handler gets the records of a key together
 	// All engines of a fixture run in one process, so they share its isolation.
 	isolation Isolation
 
@@ -55,6 +56,13 @@ func newFixture(t testing.TB, b *kafkatest.Broker) *fixture {
 	}
 	r.begin(r.group)
 	return r
+}
+
+// newStoreFixture makes a fixture on the log in a store.
+func newStoreFixture(t testing.TB) *fixture {
+	t.Helper()
+	return &fixture{t: t, log: newStoreLog(t), group: "test", store: dynamotest.Store(t, time.Now), calls: map[string]int{},
+		order: map[string][]string{}, dead: map[string]DeadLetter{}}
 }
 
 // begin makes a group start at the current end of the topics, or at their beginning if the
@@ -96,6 +104,13 @@ func (r *fixture) admin() *kadm.Client {
 // committed returns the group's committed offset of a partition of the topic, or -1.
 func (r *fixture) committed(part int32) int64 {
 	r.t.Helper()
+	if r.log != nil {
+		all := testkit.Value(r.log.Committed(r.t.Context(), r.group))(r.t)
+		if at, ok := all[kafka.Partition{Topic: topic, ID: part}]; ok {
+			return at
+		}
+		return -1
+	}
 	all, err := r.admin().FetchOffsets(r.t.Context(), r.group)
 	testkit.Must(r.t, err)
 	if o, ok := all.Lookup(topic, part); ok {
@@ -164,6 +179,12 @@ func (r *fixture) publish(values ...string) {
 // publishRecords publishes records and sets their offsets.
 func (r *fixture) publishRecords(records []*kafka.Record) {
 	r.t.Helper()
+	if r.log != nil {
+		for chunk := range slices.Chunk(records, 1000) {
+			testkit.Must(r.t, r.log.publish(r.t.Context(), chunk...))
+		}
+		return
+	}
 	publishRecords(r.t, r.addr, r.broker.Name("publisher"), records, r.kafka...)
 }
 
@@ -245,6 +266,9 @@ func (r *fixture) engine(change func(*Config)) *Engine {
 			return nil
 		},
 	}
+	if r.log != nil {
+		cfg.Join = r.log.join
+	}
 	if change != nil {
 		change(&cfg)
 	}
@@ -296,15 +320,29 @@ func alongside(t *testing.T) {
 	}
 }
 
-// both runs a test on each kind of broker, with a handler of records and one of
-// batches.
-func both(t *testing.T, test func(t *testing.T, r *fixture)) {
+// each runs a test on each kind of broker and on the log in the store: it is about the engine, and
+// not about members of its group.
+func each(t *testing.T, test func(t *testing.T, r *fixture)) {
+	t.Helper()
+	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) { test(t, newFixture(t, b)) })
+	t.Run("store", func(t *testing.T) { test(t, newStoreFixture(t)) })
+}
+
+// ofMembers runs a test that needs several members or their expulsion, on each kind of broker.
+func ofMembers(t *testing.T, test func(t *testing.T, r *fixture)) {
+	t.Helper()
+	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) { test(t, newFixture(t, b)) })
+}
+
+// both runs a test with a handler of records and one of batches, on what each or ofMembers have.
+func both(
+	t *testing.T, on func(*testing.T, func(*testing.T, *fixture)), test func(t *testing.T, r *fixture),
+) {
 	t.Helper()
 	alongside(t)
 	for _, batch := range []bool{false, true} {
 		t.Run(map[bool]string{false: "records", true: "batches"}[batch], func(t *testing.T) {
-			kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-				r := newFixture(t, b)
+			on(t, func(t *testing.T, r *fixture) {
 				r.batch = batch
 				test(t, r)
 			})

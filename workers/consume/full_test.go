@@ -10,7 +10,7 @@ import (
 // While the storage is full a group still takes partitions over and reads them, a record that
 // fails included: what it has not read cannot be trimmed.
 func TestFullStorage(t *testing.T) {
-	both(t, func(t *testing.T, r *fixture) {
+	both(t, each, func(t *testing.T, r *fixture) {
 		full := faults.New(r.store, faults.Options{Policy: faults.Full})
 		r.publish("a ok 1", "b unknown 2", "c ok 3")
 		r.until(r.engine(func(c *Config) { c.Store = full }), "all is handled", func() bool {

@@ -118,8 +118,7 @@ func (r *fixture) settled(l *ledger, want map[string]int64) {
 // EV37, EV38).
 func TestFailureStaysWithItsAggregate(t *testing.T) {
 	alongside(t)
-	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-		r := newFixture(t, b)
+	each(t, func(t *testing.T, r *fixture) {
 		l, s := newLedger(t, r.store), &shelf{}
 		var sick atomic.Bool
 		sick.Store(true)
@@ -173,8 +172,7 @@ func TestFailureStaysWithItsAggregate(t *testing.T) {
 // further, though others behind it are finished. None of them comes twice (EV20, EV26, EV31).
 func TestCommitWaitsForAnAggregate(t *testing.T) {
 	alongside(t)
-	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-		r := newFixture(t, b)
+	each(t, func(t *testing.T, r *fixture) {
 		l, s := newLedger(t, r.store), &shelf{}
 		var away atomic.Bool
 		away.Store(true)
@@ -210,13 +208,12 @@ func TestParkedIsBounded(t *testing.T) {
 		"keys": {Keys: 1}, "records": {Records: 3}, "bytes": {Bytes: 3 * int64(len("a")+len("a ok 1"))},
 	} {
 		t.Run(name, func(t *testing.T) {
-			kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) { parkedIsBounded(t, b, bounds) })
+			each(t, func(t *testing.T, r *fixture) { parkedIsBounded(t, r, bounds) })
 		})
 	}
 }
 
-func parkedIsBounded(t *testing.T, b *kafkatest.Broker, bounds parked.Bounds) {
-	r := newFixture(t, b)
+func parkedIsBounded(t *testing.T, r *fixture, bounds parked.Bounds) {
 	l, s := newLedger(t, r.store), &shelf{}
 	l.fail = func(ctx context.Context, key string, n int64) error {
 		if !Redriven(ctx) && (n == 2 || key == "b") {
@@ -264,8 +261,7 @@ func parkedIsBounded(t *testing.T, b *kafkatest.Broker, bounds parked.Bounds) {
 // the key is released, or when the hold is over.
 func TestHeldKeyWaits(t *testing.T) {
 	alongside(t)
-	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-		r := newFixture(t, b)
+	each(t, func(t *testing.T, r *fixture) {
 		l, s := newLedger(t, r.store), &shelf{}
 		l.fail = func(ctx context.Context, _ string, n int64) error {
 			if !Redriven(ctx) && n == 1 {
@@ -300,8 +296,7 @@ func TestHeldKeyWaits(t *testing.T) {
 // the next owner has handled, or is about to.
 func TestOnlyTheOwnerParks(t *testing.T) {
 	alongside(t)
-	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-		r := newFixture(t, b)
+	ofMembers(t, func(t *testing.T, r *fixture) {
 		l, s := newLedger(t, r.store), &shelf{}
 		started, resume := make(chan struct{}, 10), make(chan struct{})
 		l.fail = func(ctx context.Context, _ string, n int64) error {
@@ -350,8 +345,7 @@ type firstMember struct{}
 // (EV39).
 func TestLetterAfterTheRow(t *testing.T) {
 	alongside(t)
-	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-		r := newFixture(t, b)
+	each(t, func(t *testing.T, r *fixture) {
 		l, s := newLedger(t, r.store), &shelf{}
 		var tries atomic.Int64
 		l.fail = func(_ context.Context, _ string, n int64) error {

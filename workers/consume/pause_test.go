@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/parley-chat/parley/server/eventlog/session"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/testkit"
@@ -115,6 +116,55 @@ func TestPauseAfterErrors(t *testing.T) {
 		testkit.Advance(70 * time.Second)
 		if s := e.Stats(); s.Stalled < 55*time.Second || s.Pauses == 0 {
 			t.Errorf("%+v after a partition waited for 70 s, expected it as stalled and paused", s)
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the engine ended with %v, expected context.Canceled", err)
+		}
+	})
+}
+
+// sickLog is a log that cannot be read for a while.
+type sickLog struct {
+	session.Log
+	sick  atomic.Bool
+	reads atomic.Int64
+}
+
+func (l *sickLog) Read(ctx context.Context, p kafka.Partition, from int64, maxBytes int) ([]*kafka.Record, error) {
+	if l.reads.Add(1); l.sick.Load() {
+		return nil, errors.New("the disk is broken")
+	}
+	return l.Log.Read(ctx, p, from, maxBytes)
+}
+
+// A log in the store that cannot be read is asked again as seldom as brokers that refuse, the engine
+// reports that it is stalled, and it continues at the same record.
+func TestPauseAfterReadErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newStoreLab(t, letters(3, nil))
+		sick := &sickLog{Log: l.log}
+		sick.sick.Store(true)
+		var handled atomic.Int64
+		e := l.engine("g", func(context.Context, *kafka.Record) error { handled.Add(1); return nil },
+			func(context.Context, DeadLetter) error { return nil })
+		e.cfg.Join = func(cfg kafka.SessionConfig) (Session, error) { return session.Join(sick, l.log, cfg), nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- e.Run(ctx) }()
+		testkit.Advance(10 * time.Second)
+		before := sick.reads.Load()
+		testkit.Advance(time.Minute)
+		if n := sick.reads.Load() - before; n < 10 || n > 40 {
+			t.Errorf("%d attempts in a minute, expected 10 to 40", n)
+		}
+		if s := e.Stats(); s.Stalled < time.Minute || s.Lag != 0 && s.Oldest < time.Minute {
+			t.Errorf("%+v after more than a minute of errors, expected it as stalled", s)
+		}
+		sick.sick.Store(false)
+		testkit.Advance(10 * time.Second)
+		if s := e.Stats(); handled.Load() != 3 || s.Stalled > 10*time.Second || l.committed("g") != 3 {
+			t.Errorf("%d records are handled, committed is %d, %+v; expected 3", handled.Load(), l.committed("g"), s)
 		}
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {

@@ -98,11 +98,14 @@ type position struct {
 // failed record as often as it is retried, and no more (K-116…K-118, K-123, K-127, K-130,
 // K-144…K-148, EV33, EV35).
 // PARLEY_RECORDS sets the number of records, or the time for them.
-func TestPoison(t *testing.T) { both(t, testPoison) }
+func TestPoison(t *testing.T) { both(t, each, testPoison) }
 
 func testPoison(t *testing.T, r *fixture) {
 	const round = 4000 // records that are published together
-	mark := r.broker.Mark(t, kafka.DeadLetters)
+	var mark kafkatest.Mark
+	if r.log == nil {
+		mark = r.broker.Mark(t, kafka.DeadLetters)
+	}
 	p := newPoisoner(t, r)
 	const chats = 300
 	var records []*kafka.Record
@@ -122,9 +125,6 @@ func testPoison(t *testing.T, r *fixture) {
 		}
 		r.publishRecords(records[len(records)-round:]) // which fills in their offsets
 	}
-	letters, err := kafka.NewProducer(r.addr)
-	testkit.Must(t, err)
-	defer letters.Close()
 	var mu sync.Mutex
 	handled := map[position]int{}
 	last := map[string]int64{} // version by chat
@@ -132,7 +132,7 @@ func testPoison(t *testing.T, r *fixture) {
 	var longest time.Duration
 	e := r.engine(func(c *Config) {
 		c.Topics = []string{kafka.MessagesPersisted}
-		c.WriteDeadLetter = Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(1, b) })
+		c.WriteDeadLetter = r.letters()
 		check := func(rec *kafka.Record) (event.Event, error) {
 			e, err := p.serde.Decode(context.Background(), rec.Key, rec.Value)
 			if err != nil {
@@ -238,7 +238,7 @@ func testPoison(t *testing.T, r *fixture) {
 func (r *fixture) checkLetters(from kafkatest.Mark, want map[position]*kafka.Record, attempts func(position) int32) {
 	r.t.Helper()
 	seen := map[position]bool{}
-	r.broker.Read(r.t, from, func(rec *kafka.Record) bool {
+	r.readLetters(from, func(rec *kafka.Record) bool {
 		var m eventv1.DeadLetter
 		testkit.Must(r.t, proto.Unmarshal(rec.Value[6:], &m))
 		md, old := m.GetDlqMetadata(), m.GetOriginalRecord()
@@ -274,7 +274,7 @@ func (r *fixture) checkLetters(from kafkatest.Mark, want map[position]*kafka.Rec
 // Members join and leave continuously. No record is skipped or handled twice, because records
 // in work are committed before a partition is revoked, and the records of a key are handled in
 // order (K-108…K-112, K-114). PARLEY_REBALANCES sets how often, or how long; K-114 asks for 300.
-func TestRebalances(t *testing.T) { both(t, testRebalances) }
+func TestRebalances(t *testing.T) { both(t, ofMembers, testRebalances) }
 
 func testRebalances(t *testing.T, r *fixture) {
 	rng := rand.New(rand.NewPCG(testkit.Seed(t, 5), 5))
@@ -444,7 +444,7 @@ func TestCommitStopsAtTheUnfinished(t *testing.T) {
 
 // Records of paused partitions beyond the buffer's limit are fetched again, and nothing is lost
 // or handled twice.
-func TestLargePartitionsThatWait(t *testing.T) { both(t, testLargePartitionsThatWait) }
+func TestLargePartitionsThatWait(t *testing.T) { both(t, each, testLargePartitionsThatWait) }
 
 func testLargePartitionsThatWait(t *testing.T, r *fixture) {
 	var records []*kafka.Record

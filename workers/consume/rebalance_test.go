@@ -29,7 +29,7 @@ func (r *fixture) blocked(word string, started chan<- string, resume <-chan stru
 // because the next member has continued meanwhile. What else it had fetched is not handled when
 // it is a member again (K-113, K-110, K-111).
 func TestLostPartitions(t *testing.T) {
-	both(t, func(t *testing.T, r *fixture) {
+	both(t, ofMembers, func(t *testing.T, r *fixture) {
 		started, resume := make(chan string, 10), make(chan struct{})
 		first := r.engine(func(c *Config) {
 			c.Handle, c.Consumer, c.Expiry = r.blocked("slow", started, resume), "first", 6*time.Second
@@ -76,7 +76,7 @@ func TestLostPartitions(t *testing.T) {
 // A paused partition that is revoked and assigned again is fetched again, from its committed
 // offset.
 func TestPausedPartitionIsAssignedAgain(t *testing.T) {
-	both(t, func(t *testing.T, r *fixture) {
+	both(t, ofMembers, func(t *testing.T, r *fixture) {
 		var down atomic.Bool
 		down.Store(true)
 		e := r.engine(func(c *Config) {
@@ -108,7 +108,7 @@ func TestPausedPartitionIsAssignedAgain(t *testing.T) {
 // A second member gets some of the partitions. Those that stay are handled without a stall,
 // with a record of them in work while the others are revoked (K-112).
 func TestOthersContinueInARebalance(t *testing.T) {
-	both(t, func(t *testing.T, r *fixture) {
+	both(t, ofMembers, func(t *testing.T, r *fixture) {
 		var mu sync.Mutex
 		owner := map[int32][]string{} // by partition, without consecutive repetitions
 		engine := func(name string) *Engine {

@@ -30,7 +30,7 @@ func TestTimeOfARound(t *testing.T) {
 // A record blocks its handler until the round ends. After three times it becomes a dead
 // letter. Neither the records behind it nor the others wait for it.
 func TestRecordThatHangs(t *testing.T) {
-	both(t, func(t *testing.T, r *fixture) {
+	both(t, each, func(t *testing.T, r *fixture) {
 		var values []string
 		for i := range 60 {
 			kind := "ok"
@@ -149,8 +149,7 @@ func TestTopicIsRecreated(t *testing.T) {
 // grows. Afterwards it is zero, whatever markers transactions have left.
 func TestLagWhileAHandlerHangs(t *testing.T) {
 	alongside(t)
-	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-		r := newFixture(t, b)
+	each(t, func(t *testing.T, r *fixture) {
 		hanging, resume := make(chan struct{}), make(chan struct{})
 		r.publish("a ok 0", "b ok 0", "c ok 0")
 		var passed atomic.Int64
