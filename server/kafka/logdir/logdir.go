@@ -153,6 +153,7 @@ func Check(dir string, topics []Topic, marks map[Partition]Mark) (*Report, error
 			r.partitions[name] = p
 			if p.dirty() {
 				r.repair = append(r.repair, p)
+				p.first = 0 // a repair removes the snapshot that says it
 			} else {
 				p.dropIndexes()
 			}
