@@ -22,9 +22,9 @@ type GivenUp struct {
 	At       time.Time // of the last removal
 }
 
-// maxGivenUp bounds the ledger. Of more ranges, the two oldest ones of a group and a partition become
+// maxGivenUp bounds the ledger, so that it fits into a row with the longest names of topics. Of more ranges, the two oldest ones of a group and a partition become
 // one, from the start of the first to the end of the last.
-const maxGivenUp = 1000
+const maxGivenUp = 500
 
 // ledger is the ranges that readers have lost, in the order in which they lost them.
 type ledger struct {
@@ -91,9 +91,6 @@ func (g *ledger) add(ctx context.Context, losses []GivenUp) error {
 	it := store.NewItem(store.Attr{Name: table.AttrGivenUp, Value: store.List(lines)})
 	// Also on a full disk: trims make room.
 	err := store.Freeing(g.store).BatchWrite(ctx, []store.Write{{Op: store.OpPut, Key: table.LogGivenUpKey(), Item: it}})
-	if err == nil {
-		err = g.store.Durable(ctx)
-	}
 	if err != nil {
 		return fmt.Errorf("record what readers of the event log lose: %w", err)
 	}

@@ -48,6 +48,7 @@ type Log struct {
 	index    atomic.Pointer[index]
 
 	unreadable atomic.Int64
+	lostLines  atomic.Int64 // about what is unreadable
 
 	trimming sync.Mutex           // one Trim at a time; held across the store
 	freed    map[*partition]int64 // bytes that were removed since space was given back; guarded by trimming

@@ -125,3 +125,38 @@ func BenchmarkLogWait(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkLogCatchUp measures a reader that reads the log from its start, as BenchmarkCatchUp does,
+// through Read: a megabyte at a time, from the disk.
+func BenchmarkLogCatchUp(b *testing.B) {
+	for _, chats := range []int{10, 100_000} {
+		for _, form := range []string{references, copies} {
+			b.Run(fmt.Sprintf("chats=%d/%s", chats, form), func(b *testing.B) {
+				x := build(b, samples(b, benchEvents, chats), form)
+				defer x.store.Close()
+				topics := []kafka.Topic{{Name: "messages.persisted", Partitions: benchPartitions, Kind: kafka.Chats}}
+				l := testkit.Value(Open(b.Context(), Config{Store: x.store, Log: x.log, Topics: topics}))(b)
+				b.ResetTimer()
+				before := cpu(b)
+				for range b.N {
+					n := 0
+					for id := range int32(benchPartitions) {
+						for next := int64(0); ; {
+							at := kafka.Partition{Topic: "messages.persisted", ID: id}
+							list := testkit.Value(l.Read(b.Context(), at, next, 1<<20))(b)
+							if len(list) == 0 {
+								break
+							}
+							n += len(list)
+							next = list[len(list)-1].Offset + 1
+						}
+					}
+					if n != benchEvents {
+						b.Fatalf("%d records", n)
+					}
+				}
+				b.ReportMetric(float64(cpu(b)-before)/float64(b.N*benchEvents), "cpu-ns/event")
+			})
+		}
+	}
+}

@@ -15,6 +15,9 @@ type span struct{ from, to int64 }
 // forgotten, and reported again when it is read again.
 const maxSpans = 1000
 
+// maxLines bounds the lines about such ranges, of all partitions, in a process.
+const maxLines = 1000
+
 // add adds a range to disjoint ones in order, and returns how many positions are new.
 func add(list []span, s span) ([]span, int64) {
 	fresh := s.to - s.from
@@ -49,6 +52,13 @@ func (l *Log) lose(p *partition, s span, cause error) {
 		return
 	}
 	l.unreadable.Add(fresh)
+	switch n := l.lostLines.Add(1); {
+	case n > maxLines+1:
+		return
+	case n > maxLines:
+		l.cfg.Logger.Error("more records of the event log cannot be read; only the metric counts them from now on")
+		return
+	}
 	l.cfg.Logger.Error("records of the event log cannot be read; readers continue behind them", "topic", p.name.Topic,
 		"partition", p.name.ID, "from", s.from, "to", s.to-1, "remedy", l.remedy(p.name.Topic, cause), "error", cause)
 }

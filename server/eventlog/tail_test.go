@@ -323,6 +323,18 @@ func TestUnreadable(t *testing.T) {
 	testkit.Equal(t, "unreadable for another reason", x.Unreadable(), 0)
 }
 
+// However much cannot be read, the lines about it are bounded, and all of it is counted.
+func TestLinesAboutTheUnreadable(t *testing.T) {
+	x := newRig(t, nil)
+	for n := range int64(1500) {
+		part := testkit.Value(x.partition(kafka.Partition{Topic: searchTopic, ID: int32(n % 2)}))(t)
+		x.lose(part, span{2 * n, 2*n + 1}, store.ErrCorrupt)
+	}
+	if n := strings.Count(x.lines.String(), "\n"); n != 1001 || x.Unreadable() != 1500 {
+		t.Errorf("%d lines about %d records", n, x.Unreadable())
+	}
+}
+
 // Ranges are merged, count each position once, and are bounded.
 func TestSpans(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))

@@ -402,7 +402,7 @@ func TestLedger(t *testing.T) {
 			records += e.Records
 		}
 	}
-	if len(list) != 1000 || records != 30+1200 || list[len(list)-1] != loss("a", 2498, 2499)[0] {
+	if len(list) != 500 || records != 30+1200 || list[len(list)-1] != loss("a", 2498, 2499)[0] {
 		t.Errorf("%d ranges with %d records", len(list), records)
 	}
 	if list[0] != want[1] && list[0].From != 0 {
