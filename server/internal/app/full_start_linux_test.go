@@ -12,6 +12,7 @@ import (
 // On a real file system of 1 TB a server with 45 GB free takes writes, and one with 2 GB free
 // starts and refuses them.
 func TestStartOnALargeDisk(t *testing.T) {
+	t.Parallel()
 	image := filepath.Join(t.TempDir(), "disk")
 	at := t.TempDir()
 	shell := func(line string) {

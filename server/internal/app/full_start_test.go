@@ -21,6 +21,7 @@ const tooMuch = "100000GB"
 // says on its first screen that writes are refused, and serves everything that reads. With
 // room again it goes on where it was.
 func TestStartOnAFullDisk(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	first := startScreened(t, "--listen", "127.0.0.1:0", "--data-dir", dir, "--disk-reserve", tooMuch)
 	refuses(t, first, dir)

@@ -118,6 +118,7 @@ func TestForeignUserIDs(t *testing.T) {
 
 // A newcomer's first mistakes with tokens are told apart, over REST and RPC alike.
 func TestTokenMistakes(t *testing.T) {
+	t.Parallel()
 	dir, other := t.TempDir(), t.TempDir()
 	_, _, stop := greeted(t, "127.0.0.1:0", other)
 	foreign := token(t, other, "alice")

@@ -15,6 +15,7 @@ import (
 // somewhere and the greeting's lines, for the address by which it was asked. It loads
 // nothing, runs nothing, and shows no token. Where nothing is, words say so.
 func TestPage(t *testing.T) {
+	t.Parallel()
 	greeting, _, _ := greeted(t, "127.0.0.1:0", t.TempDir(), "--allowed-hosts", "any")
 	addr := listening.FindStringSubmatch(greeting)[1]
 	do := func(method, path, host, proto string) (*http.Response, string) {

@@ -73,6 +73,7 @@ func readSearch(
 // The lines of the page on search events are run as they stand there, and their events come
 // on Kafka.
 func TestSearchPage(t *testing.T) {
+	t.Parallel()
 	bash, err := exec.LookPath("bash")
 	if err != nil || runtime.GOOS == "windows" {
 		t.Skip("no bash")
