@@ -269,6 +269,39 @@ func TestVersionsOfAPublication(t *testing.T) {
 	}
 }
 
+// Small batches of references and copies, published in several generations of the store, are read in
+// order, in pieces of any size, each with its own generation.
+func TestReadAcrossBatches(t *testing.T) {
+	x := newRig(t, nil)
+	at := kafka.Partition{Topic: chatsTopic, ID: commitlog.PartitionOf("chat_a", 4)}
+	var want []string
+	for n := range int64(240) {
+		if n%50 == 49 {
+			x.reopen(t, func(c *Config) { c.Generation = fmt.Sprint("generation ", n) })
+		}
+		p := x.put(t, "chat_a", n+1, "text")
+		if p.Records[0].Headers[3].Value = []byte(x.cfg.Generation); n%31 == 30 {
+			p.Records[0].Headers[3].Value = []byte("elsewhere")
+		}
+		testkit.Must(t, x.Publish(t.Context(), []Publication{p}))
+		want = append(want, show(p.Records[0]))
+	}
+	if refs, copies := x.forms(t, at); refs != 233 || copies != 7 {
+		t.Errorf("%d references and %d copies", refs, copies)
+	}
+	x.reopen(t, nil)
+	for _, size := range []int{1, 1500, 30_000, 1 << 20} {
+		testkit.Equal(t, "records", x.everything(t, size), want)
+	}
+	bytes := 0
+	for _, r := range testkit.Value(x.Read(t.Context(), at, 3, 30_000))(t) {
+		bytes += sizeOf(r)
+	}
+	if bytes < 30_000 || bytes > 30_500 {
+		t.Errorf("%d bytes where 30,000 were asked for", bytes)
+	}
+}
+
 // Records get the time of the call, which never goes back, unless they have one that is not in the
 // future.
 func TestTimes(t *testing.T) {

@@ -44,6 +44,9 @@ type reading struct {
 	left int // bytes
 	list []*kafka.Record
 
+	refs    record.References // that are to become records together, of any batches
+	offsets []int64           // of these
+
 	lost  span // references right before next that cannot be read, to be reported
 	cause error
 }
@@ -73,6 +76,12 @@ func (r *reading) run(ctx context.Context) error {
 			if err := r.batch(ctx, b); err != nil {
 				return err
 			}
+		}
+		if err := r.make(ctx); err != nil {
+			return err
+		}
+		if r.left > 0 { // all of them, also if nothing of them became a record
+			r.next = batches[len(batches)-1].End()
 		}
 	}
 	return nil
@@ -104,41 +113,51 @@ func (l *Log) batches(
 	}
 }
 
-// batch adds the records of a batch.
+// batch adds the records of a batch. References become records later, those of several batches
+// together: a batch may have one.
 func (r *reading) batch(ctx context.Context, b *commitlog.Batch) error {
-	if b.Form == commitlog.References {
-		if err := r.references(ctx, b); err != nil {
+	first := max(0, int(r.next-b.Base))
+	if b.Form == commitlog.Records {
+		if err := r.make(ctx); err != nil {
 			return err
 		}
-	} else {
-		for i := max(0, int(r.next-b.Base)); i < b.Count() && r.left > 0; i++ {
+		for i := first; i < b.Count() && r.left > 0; i++ {
 			r.add(b.Base+int64(i), b.Record(i))
 		}
+		return nil
 	}
-	if r.left > 0 { // all of it, also if nothing of it became a record
-		r.next = b.End()
+	refs := b.References()
+	for i := first; i < b.Count() && r.left > 0; i++ {
+		if n := len(r.offsets); n >= min(maxRefs, r.left/refBytes+1) || n > 0 && r.refs.PublishedIn != refs.PublishedIn {
+			if err := r.make(ctx); err != nil || r.left <= 0 {
+				return err
+			}
+		}
+		r.refs.PublishedIn = refs.PublishedIn
+		r.refs.List, r.offsets = append(r.refs.List, refs.List[i]), append(r.offsets, b.Base+int64(i))
 	}
 	return nil
 }
 
-func (r *reading) references(ctx context.Context, b *commitlog.Batch) error {
-	refs := b.References()
-	for i := max(0, int(r.next-b.Base)); i < b.Count() && r.left > 0; {
-		n := min(b.Count()-i, maxRefs, r.left/refBytes+1)
-		part := record.References{PublishedIn: refs.PublishedIn, List: refs.List[i : i+n]}
-		made, lost, err := readable(ctx, r.log.cfg.Store, part)
-		if err != nil {
-			return err
-		}
-		for k := 0; k < n && r.left > 0; k++ {
-			if lost == nil || lost[k] == nil {
-				r.add(b.Base+int64(i+k), made[k])
-			} else {
-				r.lose(b.Base+int64(i+k), lost[k])
-			}
-		}
-		i += n
+// make makes records of the references that wait for it, as far as there is room.
+func (r *reading) make(ctx context.Context) error {
+	if len(r.offsets) == 0 {
+		return nil
 	}
+	made, lost, err := readable(ctx, r.log.cfg.Store, r.refs)
+	if err != nil {
+		return err
+	}
+	for i, offset := range r.offsets {
+		switch {
+		case r.left <= 0:
+		case lost == nil || lost[i] == nil:
+			r.add(offset, made[i])
+		default:
+			r.lose(offset, lost[i])
+		}
+	}
+	r.refs.List, r.offsets = r.refs.List[:0], r.offsets[:0]
 	return nil
 }
 
