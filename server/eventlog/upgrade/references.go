@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -57,8 +58,12 @@ func (r *run) references(ctx context.Context, batches [][]logdir.Entry, n int) (
 			of = append(of, len(keys)-1)
 		}
 		items, err := r.Store.BatchGet(ctx, keys, store.Eventual)
-		if err != nil {
+		if err != nil && !errors.Is(err, store.ErrCorrupt) {
 			return nil, err
+		}
+		if err != nil { // the old log has what the rows had
+			items = make([]store.Item, len(keys))
+			r.reportRows(keys[0].PK, err)
 		}
 		for i, ref := range list[:len(of)] {
 			if ref.made(keys[of[i]], items[of[i]]) {
@@ -68,6 +73,15 @@ func (r *run) references(ctx context.Context, batches [][]logdir.Entry, n int) (
 		list = list[len(of):]
 	}
 	return found, nil
+}
+
+// reportRows says once that rows cannot be read.
+func (r *run) reportRows(chat string, err error) {
+	if !r.rows {
+		r.Logger.Error("rows of events are damaged; the event log gets copies of what the old one has of them", "chat", chat,
+			"error", err)
+	}
+	r.rows = true
 }
 
 // made reports whether the row of an event makes the record.

@@ -2,8 +2,10 @@ package upgrade_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"log/slog"
 	"maps"
@@ -198,6 +200,24 @@ func TestDamagedGroups(t *testing.T) {
 	if report.Unreadable != 1 || report.Groups != 4 || !strings.Contains(said.String(), "all others are kept") {
 		t.Errorf("%+v: %s", report, said)
 	}
+}
+
+// corruptEvents is a store that cannot read rows of events.
+type corruptEvents struct{ store.Store }
+
+func (corruptEvents) BatchGet(context.Context, []store.Key, store.Consistency) ([]store.Item, error) {
+	return nil, fmt.Errorf("%w: a block", store.ErrCorrupt)
+}
+
+// Events whose rows are damaged are still in the old log, so the new one gets copies.
+func TestDamagedEvents(t *testing.T) {
+	x, _, said := lastRelease(t)
+	x.cfg.Store = corruptEvents{x.store}
+	report := testkit.Value(upgrade.Run(t.Context(), x.cfg))(t)
+	if report.References != 0 || !strings.Contains(said.String(), "rows of events are damaged") {
+		t.Errorf("%+v: %s", report, said)
+	}
+	x.read(t).expect(t, wanted(t).content)
 }
 
 // The number of partitions that a topic is declared with is that of the old log.

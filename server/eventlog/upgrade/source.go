@@ -162,7 +162,10 @@ func (r *run) lost(ctx context.Context, p kafka.Partition, since int64, damage s
 	if kind == kafka.Searches {
 		v.Status = versions.Current // declared or not
 	}
+	_, _, declared := versions.Base(p.Topic)
 	switch {
+	case kind == 0 && !declared:
+		remedy = "nothing is published again: the topic is not in use"
 	case kind == kafka.Letters || kind == kafka.SearchLetters:
 		remedy = "dead letters are in no other place; replay publishes events of the time again"
 	case v.Status != versions.Current:

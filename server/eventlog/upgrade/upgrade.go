@@ -129,6 +129,7 @@ type run struct {
 	state  *state
 	old    *logdir.Report
 	topics []logdir.Topic // all that the old log has
+	rows   bool           // some cannot be read, which was said
 	report Report
 }
 

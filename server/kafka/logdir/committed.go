@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sort"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -13,23 +14,20 @@ import (
 // txns finds out which batches belong to transactions that were not committed, as the broker
 // does when it opens the files.
 type txns struct {
-	open    map[int64]int64 // producer → offset of the first batch since its last marker
-	aborted []aborted       // by their ends
+	open    map[int64]int64  // producer → offset of the first batch since its last marker
+	aborted map[int64][]Span // producer → what it has written in vain, ascending
 }
-
-// aborted are the batches of a producer between two offsets, the second excluded.
-type aborted struct{ producer, from, to int64 }
 
 // add follows a batch, whose bytes are b. A marker that cannot be read is one of an abort.
 func (t *txns) add(h batch, b []byte) {
 	if t.open == nil {
-		t.open = map[int64]int64{}
+		t.open, t.aborted = map[int64]int64{}, map[int64][]Span{}
 	}
 	from, open := t.open[h.producer]
 	switch {
 	case h.control:
 		if open && !commits(b) {
-			t.aborted = append(t.aborted, aborted{h.producer, from, h.to})
+			t.aborted[h.producer] = append(t.aborted[h.producer], Span{from, h.to})
 		}
 		delete(t.open, h.producer)
 	case h.inTxn && !open:
@@ -46,7 +44,7 @@ func commits(b []byte) bool {
 // close aborts what has no end.
 func (t *txns) close(end int64) {
 	for producer, from := range t.open {
-		t.aborted = append(t.aborted, aborted{producer, from, end})
+		t.aborted[producer] = append(t.aborted[producer], Span{from, end})
 	}
 	t.open = nil
 }
@@ -55,12 +53,9 @@ func (t *txns) has(h batch) bool {
 	if !h.inTxn {
 		return false
 	}
-	for i := range t.aborted {
-		if a := &t.aborted[i]; a.producer == h.producer && a.from <= h.from && h.from < a.to {
-			return true
-		}
-	}
-	return false
+	list := t.aborted[h.producer]
+	i := sort.Search(len(list), func(i int) bool { return h.from < list[i].To })
+	return i < len(list) && list[i].From <= h.from
 }
 
 // Bounds are the first offset of a partition and the one behind its last, as its files and its

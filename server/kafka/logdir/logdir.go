@@ -10,6 +10,9 @@
 // knows whose records are missing, and publishes them again. Of the files of consumer groups and
 // producers the readable records are kept.
 //
+// Of a log that was checked the package also gives what readers of committed records see, and the consumer
+// groups: the move of the log into the store reads them (package eventlog/upgrade).
+//
 // Concurrency: nobody else may have the directory open.
 package logdir
 
