@@ -63,13 +63,14 @@ func TestNoRoom(t *testing.T) {
 		!strings.Contains(err.Error(), "free that much and start again; nothing was changed") {
 		t.Errorf("without room: %v", err)
 	}
-	room = report.Bytes + 64<<20 - 1
+	room = 2*report.Bytes + 64<<20 - 1
 	if _, err := upgrade.Run(t.Context(), x.cfg); !errors.Is(err, store.ErrFull) {
 		t.Errorf("with a byte too few: %v", err)
 	}
 	x.untouched(t)
 	room++
 	testkit.Value(upgrade.Run(t.Context(), x.cfg))(t)
+	testkit.Equal(t, "room for 2 GB", upgrade.RoomFor(2048<<20), 2400<<20)
 }
 
 // A store that lacks the last event of a partition is behind its log. The caller decides whether that

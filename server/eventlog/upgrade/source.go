@@ -15,8 +15,15 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// spare is what the store may need besides the records: its tables are written again in parts.
-const spare = 64 << 20
+// What the store may need besides the records: its log, which has up to four files of 70 MB, but not
+// more than what was written; and tables that it writes again, in parts.
+const (
+	writeAhead = 288 << 20
+	spare      = 64 << 20
+)
+
+// roomFor is how much the store may need for files of so many bytes.
+func roomFor(bytes int64) int64 { return bytes + min(bytes, writeAhead) + spare }
 
 // checkRoom refuses to begin without the room for what is left to move: the size of its files, as
 // though no record became a reference.
@@ -45,7 +52,7 @@ func (r *run) checkRoom(ctx context.Context) error {
 	if need == 0 || r.Room == nil {
 		return nil
 	}
-	need += spare
+	need = roomFor(need)
 	if room := r.Room(); room < need {
 		return fmt.Errorf("%w: the store may take %d MB more of the disk, and up to %d MB are needed for what is in %s: free "+
 			"that much and start again; nothing was changed", store.ErrFull, max(0, room)>>20, need>>20, r.Dir)
