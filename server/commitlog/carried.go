@@ -82,7 +82,8 @@ func CarriedTo(key []byte) (p Partition, position int64, err error) {
 
 // CarriedStart is the record of where a partition begins, which was trimmed.
 func CarriedStart(p Partition, start int64) store.Record {
-	return store.Record{Key: headKey(p), Value: appendHead(nil, head{start: start, end: start})}
+	h := head{start: start, end: start}
+	return store.Record{Key: headKey(p), Value: h.value()}
 }
 
 // CarriedBatch is the record of a batch.

@@ -107,6 +107,8 @@ func TestGoldenEvents(t *testing.T) {
 	}
 	topic := EventTopic{Name: "messages.persisted", Number: FirstEventTopic + 3, Partitions: 1024,
 		ID: TopicID{1, 2, 15: 3}}
+	skipped := head{start: 5, end: 1 << 40, time: 1_800_000_000_123, void: [2]int64{1<<40 - 7, 1 << 40}}
+	present["head"] = skipped.value()
 	present["topic"] = appendSum(appendEntry(nil, topic))
 	file := filepath.Join("testdata", "events.txt")
 	if *addGolden != "" {
@@ -144,13 +146,17 @@ func TestGoldenEvents(t *testing.T) {
 				!bytes.Equal(got.body, want.body) || got.Gap != want.Gap {
 				t.Errorf("%s of %s is %+v, %v", fields[1], fields[0], got, err)
 			}
+		case fields[1] == "head":
+			if got, err := parseHead(v); err != nil || got != skipped {
+				t.Errorf("head of %s is %+v, %v", fields[0], got, err)
+			}
 		case fields[1] == "topic":
 			if got, err := parseEntry(append([]byte{entryKey}, topic.Name...), v); err != nil || got != topic {
 				t.Errorf("topic of %s is %+v, %v", fields[0], got, err)
 			}
 		}
 	}
-	if lines < 13 {
+	if lines < 14 {
 		t.Fatalf("the corpus has %d lines", lines)
 	}
 }

@@ -32,7 +32,7 @@ func TestInspectCountsBytes(t *testing.T) {
 		testkit.Must(t, wait())
 	}
 	var found []string
-	_, err := Inspect(t.Context(), engine, func() {}, func(where, what string) error {
+	_, err := Inspect(t.Context(), engine, func() {}, func(_ Partition, where, what string) error {
 		found = append(found, where+": "+what)
 		return nil
 	})

@@ -218,7 +218,7 @@ func (l *Local) trim(
 		return p.start, p.start, nil, err
 	}
 	wait, err = l.records.Commit(ctx, append(append(removals, few...),
-		store.Record{Key: headKey(id), Value: appendHead(nil, next), Frees: true}))
+		store.Record{Key: headKey(id), Value: next.value(), Frees: true}))
 	if err != nil {
 		return p.start, p.start, nil, err
 	}

@@ -50,8 +50,7 @@ func (l *Local) skip(ctx context.Context, list []Skip) (wait func(context.Contex
 	defer w.unlock()
 	for i := range w.locked {
 		if next := &w.next[i]; next.skip(list[i]) {
-			w.records = append(w.records, store.Record{Key: headKey(list[i].Partition), Value: appendHead(nil, *next),
-				Frees: true})
+			w.records = append(w.records, store.Record{Key: headKey(list[i].Partition), Value: next.value(), Frees: true})
 		}
 	}
 	written, err := w.write(ctx, nil, nil, nil)

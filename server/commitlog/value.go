@@ -290,17 +290,17 @@ const (
 	voidSize    = headSize + 8
 )
 
-func appendHead(b []byte, h head) []byte {
-	begin, void := len(b), h.trailing()
-	b = append(b, headVersion)
+func (h *head) value() []byte {
+	void := h.trailing()
+	b := append(make([]byte, 0, voidSize), headVersion)
 	for _, n := range [...]int64{h.start, h.end, h.time} {
 		b = binary.BigEndian.AppendUint64(b, uint64(n))
 	}
 	if void > 0 {
-		b[begin] = voidVersion
+		b[0] = voidVersion
 		b = binary.BigEndian.AppendUint64(b, uint64(void))
 	}
-	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b[begin:], castagnoli))
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
 func parseHead(v []byte) (h head, err error) {

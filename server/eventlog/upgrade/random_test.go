@@ -182,7 +182,8 @@ func writeRows(t *testing.T, disk *embeddedtest.Disk, rng *rand.Rand, marks map[
 			case 1:
 				e.Payload = append(e.Payload, sample("chat_x", 1).Payload...)
 			}
-			testkit.Must(t, s.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: table.EventKey(e.ChatID, e.Version), Item: e.Item()}}))
+			row := store.Write{Op: store.OpPut, Key: table.EventKey(e.ChatID, e.Version), Item: e.Item()}
+			testkit.Must(t, s.BatchWrite(t.Context(), []store.Write{row}))
 		}
 	}
 	if marks != nil {

@@ -169,7 +169,8 @@ func (x *opened) times(t *testing.T, at commitlog.Partition, start, end int64) {
 		if p != b.Base {
 			t.Errorf("%s: the time of the batch at %d leads to %d", at, b.Base, p)
 		}
-		if after := testkit.Value(x.log.PositionAt(t.Context(), at, time.UnixMilli(greatest+1)))(t); after < b.End() && after < end {
+		after := testkit.Value(x.log.PositionAt(t.Context(), at, time.UnixMilli(greatest+1)))(t)
+		if after < b.End() && after < end {
 			t.Errorf("%s: a later time than that of the batch at %d leads to %d", at, b.Base, after)
 		}
 	}

@@ -87,7 +87,8 @@ func TestStoreBehindItsLog(t *testing.T) {
 	}
 	chat := string(*last.Key)
 	for version := range int64(200) {
-		testkit.Must(t, x.store.BatchWrite(t.Context(), []store.Write{{Op: store.OpDelete, Key: table.EventKey(chat, version+1)}}))
+		row := store.Write{Op: store.OpDelete, Key: table.EventKey(chat, version+1)}
+		testkit.Must(t, x.store.BatchWrite(t.Context(), []store.Write{row}))
 	}
 	var got []upgrade.Event
 	refused := errors.New("refused")

@@ -58,7 +58,8 @@ func TestKeptGroups(t *testing.T) {
 		{"tool", place{"events", 1}, old}, {"tool", place{"events", 2}, time.UnixMilli(1)},
 	} {
 		g := m.groups[want.group]
-		if at := m.expires(g, g.offsets[want.at]) - retention; at != time.Duration(want.expires.UnixMilli())*time.Millisecond {
+		at := m.expires(g, g.offsets[want.at]) - retention
+		if at != time.Duration(want.expires.UnixMilli())*time.Millisecond {
 			t.Errorf("%s, partition %d: expires a retention after %s", want.group, want.at.partition, at)
 		}
 	}

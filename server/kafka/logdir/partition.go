@@ -271,5 +271,5 @@ func (p *partition) checkSnapshot() error {
 	if !p.stale {
 		p.first = snap.Start
 	}
-	return nil //nolint:nilerr // a snapshot that cannot be read is made again
+	return nil // a snapshot that cannot be read is made again
 }

@@ -18,6 +18,13 @@ func newLog() *Log {
 		Consumer: "c"}
 }
 
+// next claims the partition for another process.
+func next(t *testing.T, l *Log, first int64) *Quarantine {
+	t.Helper()
+	l.Consumer += "'"
+	return claim(t, l, first)
+}
+
 // claim claims the partition, which has records from an offset up to 5000.
 func claim(t *testing.T, l *Log, first int64) *Quarantine {
 	t.Helper()
@@ -28,32 +35,35 @@ func claim(t *testing.T, l *Log, first int64) *Quarantine {
 	return list[0]
 }
 
-// Only an owner that did not release its partition leaves suspects, and only a suspect that was
+// Only an owner that ended without a release leaves suspects, and only a suspect that was
 // handled alone counts as the cause of a crash. Counts survive several owners.
 func TestCrashesAreCounted(t *testing.T) {
 	l := newLog()
-	if q := claim(t, l, 10); q != nil {
+	if q := next(t, l, 10); q != nil {
 		t.Errorf("the first owner has the quarantine %+v, expected none", q)
 	}
-	if q := claim(t, l, 10); q == nil || q.Crashes(10) != 0 {
+	if q := claim(t, l, 10); q != nil {
+		t.Errorf("a process that lost the partition and did not end has the quarantine %+v, expected none", q)
+	}
+	if q := next(t, l, 10); q == nil || q.Crashes(10) != 0 {
 		t.Errorf("after an owner that had many records in work: %+v", q)
 	}
 	for n := 1; n <= 3; n++ {
 		testkit.Must(t, l.RecordSuspect(t.Context(), part, 12))
-		if q := claim(t, l, 11); q.Crashes(12) != n || q.Crashes(11) != 0 {
+		if q := next(t, l, 11); q.Crashes(12) != n || q.Crashes(11) != 0 {
 			t.Errorf("after %d crashes: %+v", n, q)
 		}
 	}
 	testkit.Must(t, l.ClearSuspect(t.Context(), part))
-	if q := claim(t, l, 11); q.Crashes(12) != 3 {
+	if q := next(t, l, 11); q.Crashes(12) != 3 {
 		t.Errorf("after a kill while no record was alone: %+v", q)
 	}
 	testkit.Must(t, l.RecordSuspect(t.Context(), part, 12))
-	if q := claim(t, l, 13); q.Crashes(12) != 0 {
+	if q := next(t, l, 13); q.Crashes(12) != 0 {
 		t.Errorf("the suspect was committed: %+v", q)
 	}
 	l.Release([]kafka.Partition{part})
-	if q := claim(t, l, 13); q != nil {
+	if q := next(t, l, 13); q != nil {
 		t.Errorf("after a release: %+v", q)
 	}
 }
