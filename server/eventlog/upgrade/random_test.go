@@ -160,7 +160,7 @@ func upgraded(t *testing.T, disk *embeddedtest.Disk, dir string, groups group.St
 			m.left = 1 << 30
 			return x
 		}
-		if !errors.Is(err, errKilled) || kills > 200 {
+		if !errors.Is(err, errKilled) || kills > 1_000 {
 			t.Fatal(kills, err)
 		}
 		next := disk.PowerLoss(rng)
