@@ -89,12 +89,6 @@ func (b *buffer) backOff(offset int64, now time.Time) {
 func (e *Engine) add(batches map[kafka.Partition]kafka.Batch) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now := e.cfg.Clock()
-	for _, p := range e.partitions {
-		if !p.buffer.paused && len(p.buffer.records) == 0 {
-			p.backlog.onPoll(now)
-		}
-	}
 	for id, batch := range batches {
 		p := e.partition(id)
 		p.backlog.onFetched(batch.Records[len(batch.Records)-1].Offset + 1)

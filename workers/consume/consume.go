@@ -234,6 +234,9 @@ func (e *Engine) step(
 		e.cfg.Logger.Warn("consume: a poll failed and is retried", "group", e.cfg.Group, "error", polled)
 	}
 	e.dropRevoked(s)
+	if polled == nil {
+		e.onPolled()
+	}
 	e.add(batches)
 	before := e.finished()
 	err = e.work(ctx, s, e.takeRound())

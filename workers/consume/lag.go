@@ -10,7 +10,8 @@ import (
 // The lag of a consumer has two parts: what it has fetched and not finished, which it
 // knows to the record, and what Kafka has beyond that. It asks Kafka for the second part,
 // since nothing is fetched while a handler hangs. Kafka counts in offsets, and markers of
-// transactions have offsets, too: what several polls bring nothing of is not a record.
+// transactions have offsets, too: what several polls bring nothing of is not a record. The log
+// in a store has no markers, but may have gaps.
 
 // backlog is how far a partition is behind.
 type backlog struct {
@@ -55,6 +56,19 @@ func (b *backlog) onPoll(now time.Time) {
 	if b.emptyPolls++; b.emptyPolls >= maxEmptyPolls && now.Sub(b.since) >= emptySpan {
 		b.fetchedTo += b.unfetched // they are markers, or were aborted
 		b.unfetched = 0
+	}
+}
+
+// onPolled takes a poll that succeeded. One that fails says nothing of what there is: its partitions
+// would count as read while nobody can read them.
+func (e *Engine) onPolled() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.cfg.Clock()
+	for _, p := range e.partitions {
+		if !p.buffer.paused && len(p.buffer.records) == 0 {
+			p.backlog.onPoll(now)
+		}
 	}
 }
 

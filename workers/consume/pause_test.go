@@ -139,12 +139,11 @@ func (l *sickLog) Read(ctx context.Context, p kafka.Partition, from int64, maxBy
 }
 
 // A log in the store that cannot be read is asked again as seldom as brokers that refuse, the engine
-// reports that it is stalled, and it continues at the same record.
+// reports its lag and that it is stalled, and it continues at the same record.
 func TestPauseAfterReadErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newStoreLab(t, letters(3, nil))
 		sick := &sickLog{Log: l.log}
-		sick.sick.Store(true)
 		var handled atomic.Int64
 		e := l.engine("g", func(context.Context, *kafka.Record) error { handled.Add(1); return nil },
 			func(context.Context, DeadLetter) error { return nil })
@@ -153,18 +152,23 @@ func TestPauseAfterReadErrors(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- e.Run(ctx) }()
 		testkit.Advance(10 * time.Second)
+		sick.sick.Store(true)
+		for _, v := range letters(4, nil) {
+			testkit.Must(t, l.log.publish(t.Context(), &kafka.Record{Topic: topic, Value: []byte(v)}))
+		}
+		testkit.Advance(10 * time.Second)
 		before := sick.reads.Load()
 		testkit.Advance(time.Minute)
 		if n := sick.reads.Load() - before; n < 10 || n > 40 {
 			t.Errorf("%d attempts in a minute, expected 10 to 40", n)
 		}
-		if s := e.Stats(); s.Stalled < time.Minute || s.Lag != 0 && s.Oldest < time.Minute {
-			t.Errorf("%+v after more than a minute of errors, expected it as stalled", s)
+		if s := e.Stats(); s.Stalled < time.Minute || s.Lag != 4 || s.Oldest < time.Minute {
+			t.Errorf("%+v after more than a minute of errors, expected it as stalled, with a lag of 4", s)
 		}
 		sick.sick.Store(false)
 		testkit.Advance(10 * time.Second)
-		if s := e.Stats(); handled.Load() != 3 || s.Stalled > 10*time.Second || l.committed("g") != 3 {
-			t.Errorf("%d records are handled, committed is %d, %+v; expected 3", handled.Load(), l.committed("g"), s)
+		if s := e.Stats(); handled.Load() != 7 || s.Stalled > 10*time.Second || l.committed("g") != 7 || s.Lag != 0 {
+			t.Errorf("%d records are handled, committed is %d, %+v; expected 7 and no lag", handled.Load(), l.committed("g"), s)
 		}
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
