@@ -52,7 +52,7 @@ type Claim struct {
 const MaxClaims = store.MaxPlanWrites / 2
 
 // Claim records the ownership of at most MaxClaims partitions. It returns the quarantines of
-// those whose previous owner crashed, nil for the others.
+// those whose previous owner, another process, ended without a release, nil for the others.
 func (l *Log) Claim(ctx context.Context, claims []Claim) ([]*Quarantine, error) {
 	keys := make([]store.Key, len(claims))
 	for i, c := range claims {
@@ -71,13 +71,16 @@ func (l *Log) Claim(ctx context.Context, claims []Claim) ([]*Quarantine, error) 
 		if rows[i] == nil {
 			continue
 		}
+		previous := table.OwnershipFrom(rows[i])
+		if previous.Consumer == l.Consumer { // this process lost the partition, as when all brokers are away, and did not end
+			continue
+		}
 		crashed++
 		q := &Quarantine{left: kafka.MaxPoll, seen: c.First - 1, end: c.End}
 		if q.crashes, err = l.counts(ctx, c.Partition, c.First); err != nil {
 			return nil, err
 		}
 		list[i] = q
-		previous := table.OwnershipFrom(rows[i])
 		if offset := previous.Alone - 1; offset >= c.First {
 			l.Logger.Warn("consume: the previous owner of a partition crashed on a record", "group", l.Group, "topic",
 				c.Partition.Topic, "partition", c.Partition.ID, "owner", previous.Consumer, "record", offset)

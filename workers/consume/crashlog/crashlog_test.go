@@ -73,7 +73,7 @@ func TestCrashesAreCounted(t *testing.T) {
 func TestSuspects(t *testing.T) {
 	l := newLog()
 	claim(t, l, 100)
-	q := claim(t, l, 100)
+	q := next(t, l, 100)
 	for n := range int64(500) {
 		for _, time := range []string{"the first time", "again"} {
 			if !q.Suspect(100 + 3*n) {
@@ -87,7 +87,7 @@ func TestSuspects(t *testing.T) {
 	if !q.Suspect(100) {
 		t.Error("a record that is read again is not suspect any more")
 	}
-	if q = claim(t, l, 4999); !q.Suspect(4999) || q.Suspect(5000) {
+	if q = next(t, l, 4999); !q.Suspect(4999) || q.Suspect(5000) {
 		t.Error("expected record 4999 to be suspect and 5000, published after the crash, not")
 	}
 }
