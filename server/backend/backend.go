@@ -17,6 +17,9 @@ import (
 	"github.com/parley-chat/parley/server/backend/clock"
 	"github.com/parley-chat/parley/server/backend/private"
 	"github.com/parley-chat/parley/server/backup"
+	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/eventlog"
+	"github.com/parley-chat/parley/server/eventlog/session"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/server/kafka/dial"
@@ -41,22 +44,21 @@ type Backend struct {
 	Store      store.Store
 	Generation string        // the present one of History
 	History    store.History // what the store has
-	// TopicLogs are the records in which the logs of topics are kept; nil where the store has none.
-	TopicLogs store.Records
+	// Logs has the logs of durable topics; nil where this process has none.
+	Logs commitlog.Log
 	// Routing is the table of which server has whose streams; nil where there is only this
 	// process.
 	Routing *routing.Redis
 
 	embedded *embedded.Store
 	dynamo   *dynamo.Store
-	broker   *kafka.Broker
+	events   *events
 	cluster  kafka.Cluster
 
 	log        *slog.Logger
 	clock      *clock.Watch  // nil where the store has a clock of its own
 	identity   identity      // of a data directory
 	snapshot   chan struct{} // full while there is one
-	halfway    func()        // of tests: called between the two halves of a snapshot
 	replaced   atomic.Pointer[error]
 	watchEvery time.Duration
 	seen       seenLine // of DynamoDB
@@ -94,13 +96,12 @@ func Open(cfg Config) (*Backend, error) {
 	if err := os.RemoveAll(filepath.Join(dir, backup.Snapshots)); err != nil { // of a process that was killed
 		return nil, errors.Join(err, st.Close())
 	}
-	cfg.opening("the event log in %s", filepath.Join(dir, "log"))
-	b, err := openLog(cfg, st)
-	if err != nil {
+	e.Store, e.History, e.Generation, e.embedded = st, st, st.Generation(), st
+	logs := commitlog.NewLocal(records.Of(st), time.Now)
+	e.Logs = logs
+	if e.events, err = openEvents(context.Background(), cfg, st, logs); err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
-	e.Store, e.History, e.Generation, e.embedded, e.broker = st, st, st.Generation(), st, b
-	e.TopicLogs = records.Of(st)
 	if e.identity, err = identify(dir); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -159,9 +160,9 @@ func (e *Backend) checkRouting(cfg Config) error {
 }
 
 // withAdmin calls f with a connection to the cluster that is closed afterwards. The
-// embedded broker needs no administration: there f is not called.
+// event log in the store needs no administration: there f is not called.
 func (e *Backend) withAdmin(ctx context.Context, f func(context.Context, *kafka.Admin) error) error {
-	if e.broker != nil {
+	if e.events != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTime)
@@ -176,7 +177,7 @@ func (e *Backend) withAdmin(ctx context.Context, f func(context.Context, *kafka.
 
 // CheckTopics refuses a cluster that cannot be reached, on which this process lacks what
 // its roles need, or whose topics are not as declared: nothing may be published before
-// that is put right. The embedded broker makes its topics itself.
+// that is put right. The event log in the store makes its topics itself.
 func (e *Backend) CheckTopics(ctx context.Context, roles ...acl.Role) error {
 	return e.withAdmin(ctx, func(ctx context.Context, a *kafka.Admin) error {
 		if err := acl.Check(ctx, a.Client(), e.cluster.User, roles...); err != nil {
@@ -202,8 +203,8 @@ func (e *Backend) CheckPublish(ctx context.Context, topics []kafka.Topic) error 
 // AddTopic makes a topic like another one, which may exist already with the same
 // partitions.
 func (e *Backend) AddTopic(ctx context.Context, t kafka.Topic, like string) error {
-	if e.broker != nil {
-		return e.broker.Add(ctx, t)
+	if e.events != nil {
+		return e.events.Add(ctx, t)
 	}
 	return e.withAdmin(ctx, func(ctx context.Context, a *kafka.Admin) error { return acl.Explain(a.Create(ctx, t, like)) })
 }
@@ -211,61 +212,60 @@ func (e *Backend) AddTopic(ctx context.Context, t kafka.Topic, like string) erro
 // KafkaAddr is where the event log speaks Kafka; several addresses have commas between
 // them.
 func (e *Backend) KafkaAddr() string {
-	if e.broker == nil {
+	if e.events == nil {
 		return e.cluster.Addr()
 	}
-	return e.broker.Addr()
+	return e.events.port.Addr()
 }
 
 // KafkaOptions are what clients of the event log need to be let in.
 func (e *Backend) KafkaOptions() []kafka.Option {
-	if e.broker == nil {
+	if e.events == nil {
 		return e.cluster.Options()
 	}
-	return e.broker.Options()
+	return e.events.port.Options()
 }
 
-// ExplainPublish adds to an error of publishing that the disk of the embedded log is full, if it
-// is: the broker answers with an unknown error.
-func (e *Backend) ExplainPublish(err error) error {
-	if e.broker == nil {
-		return err
-	}
-	return e.broker.Explain(err)
+// Embedded reports whether the event log lies in the store of this process: then Publish and Join take the place of
+// clients of Kafka that publish and consume.
+func (e *Backend) Embedded() bool { return e.events != nil }
+
+// Publish publishes in the event log of an embedded store; see eventlog.Log.
+func (e *Backend) Publish(ctx context.Context, list []eventlog.Publication) error {
+	return e.events.Publish(ctx, list)
 }
 
-// LogStable returns when all that was published before is on stable storage. In a cluster
-// an acknowledgement means that.
-func (e *Backend) LogStable(ctx context.Context) error {
-	if e.broker == nil {
-		return ctx.Err()
-	}
-	return e.broker.Flush(ctx)
+// Join makes a session of one of Parley's groups on the event log of an embedded store.
+func (e *Backend) Join(cfg kafka.SessionConfig) *Session {
+	return &Session{session.Join(e.events.Log, e.events.port, cfg), e.events.port.Joined(cfg.Group, cfg.Topics)}
+}
+
+// Session is a session on the event log in the store.
+type Session struct {
+	*session.Session
+	left func()
+}
+
+// Close leaves the group.
+func (s *Session) Close() {
+	s.Session.Close()
+	s.left()
 }
 
 // LogWatched reports whether another program may be reading the log just now. Of a cluster
 // nobody knows: there it counts as watched.
-func (e *Backend) LogWatched() bool { return e.broker == nil || e.broker.Watched() }
+func (e *Backend) LogWatched() bool { return e.events == nil || e.events.port.Watched() }
 
 // Crowded reports whether the disk of an embedded engine is so full that what can wait
 // must.
 func (e *Backend) Crowded() bool { return e.embedded != nil && e.embedded.Crowded() }
 
-// Descriptors is how many files the event log of an embedded engine keeps open at most:
-// those that it writes, and older ones that somebody has read.
-func (e *Backend) Descriptors() (written, older int) {
-	if e.broker == nil {
-		return 0, 0
-	}
-	return e.broker.Descriptors()
-}
-
 // LogBytes is the size of the embedded log.
 func (e *Backend) LogBytes() int64 {
-	if e.broker == nil {
+	if e.events == nil {
 		return 0
 	}
-	return e.broker.Bytes()
+	return e.events.Bytes()
 }
 
 // MaxSkew is by how much a process's clock may differ from the store's before it accepts
@@ -302,8 +302,8 @@ func (e *Backend) Close() error {
 	if e.Routing != nil {
 		errs = append(errs, e.Routing.Close())
 	}
-	if e.broker != nil {
-		e.broker.Close()
+	if e.events != nil {
+		e.events.port.Close()
 	}
 	if e.Store != nil {
 		errs = append(errs, e.Store.Close())

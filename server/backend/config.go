@@ -29,13 +29,13 @@ type Config struct {
 // Embedded is the mode with one process and nothing else installed.
 type Embedded struct {
 	DataDir string
-	// Kafka is the address of the embedded broker's port; with KafkaFallback a free
+	// Kafka is the address of the Kafka port; with KafkaFallback a free
 	// port is taken where it is in use.
 	Kafka         string
 	KafkaFallback bool
 	// KafkaConnections bounds the connections of other programs to that port; 0: the default.
 	KafkaConnections int
-	LogBytes         int64          // cap of the event log; 0: by the machine's memory
+	LogBytes         int64          // cap of what the event log copies; 0: 512 MB
 	AcceptLoss       string         // generation of a store whose loss of data is accepted
 	DiskReserve      uint64         // bytes of the disk that must be free for writes; 0 for the default
 	Search           search.Targets // where search events go; nil: to the declared topics

@@ -24,9 +24,6 @@ func (e *Backend) Tables() *dynamo.Store { return e.dynamo }
 // Observe sets for how long Running watches, and how long at most.
 func (r *Restored) Observe(d, most time.Duration) { r.observe, r.lease = d, most }
 
-// Halfway sets what is called between the two halves of a snapshot.
-func (e *Backend) Halfway(f func()) { e.halfway = f }
-
 // OpenHasty is Open for a test in which the time of a call is up after three tries.
 func (t Tables) OpenHasty(ctx context.Context) (*tables.Tables, error) {
 	c, tries := t.wire(), 0

@@ -3,7 +3,6 @@ package backend
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"sync/atomic"
@@ -25,24 +24,17 @@ const (
 // the log is full. The reserve of the disk still bounds it.
 const unmeasured = math.MaxInt64 / 2
 
-var (
-	// ErrLogFull says that the embedded log has no room for records of a kind.
-	ErrLogFull = errors.New("backend: the event log has no room for more records of this kind")
-	// errDiskFull pauses relays: what is in the outbox is on the disk once, what is
-	// published twice.
-	errDiskFull = errors.New("backend: the disk is almost full")
-)
+// ErrLogFull says that the embedded log has no room for records of a kind.
+var ErrLogFull = errors.New("backend: the event log has no room for more records of this kind")
 
 // LogKeeper keeps the embedded log within its cap. It is safe for concurrent use.
 type LogKeeper struct {
-	trim    func() (map[kafka.Kind]int64, error)
-	bytes   func() int64
-	crowded func() bool
-	dir     string // that errors name
-	log     *slog.Logger
-	wake    chan struct{} // trim now
-	failed  atomic.Bool   // the last trim did
-	kinds   map[kafka.Kind]*room
+	trim   func(context.Context) (map[kafka.Kind]int64, error)
+	bytes  func() int64
+	log    *slog.Logger
+	wake   chan struct{} // trim now
+	failed atomic.Bool   // the last trim did
+	kinds  map[kafka.Kind]*room
 }
 
 // room is what the log has for records of a kind.
@@ -55,40 +47,32 @@ type room struct {
 // LogKeeper returns what keeps the log of an embedded backend within its cap. Nothing has
 // room before its Run is ready.
 func (e *Backend) LogKeeper(log *slog.Logger) *LogKeeper {
-	k := newLogKeeper(e.trimLog, e.LogBytes, e.Crowded, log)
-	k.dir = e.identity.dir
-	return k
+	return newLogKeeper(e.trimLog, e.LogBytes, log)
 }
 
 // trimLog trims the log by the versions of topics as they are now: a version that was retired
-// while the process runs has no readers to wait for. The log may have forgotten how far they
-// read, and would keep its records for good. If the versions cannot be read, the last ones count.
-func (e *Backend) trimLog() (map[kafka.Kind]int64, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), openTime)
-	defer cancel()
+// while the process runs has no readers to wait for. If the versions cannot be read, the last ones count.
+func (e *Backend) trimLog(ctx context.Context) (map[kafka.Kind]int64, error) {
 	s, err := versions.Load(ctx, e.Store)
 	if err == nil {
-		e.broker.SetReaders(s.All())
+		e.events.SetReaders(s.All())
 	}
-	left, trimErr := e.broker.Trim()
+	left, trimErr := e.events.Trim(ctx)
 	return left, errors.Join(err, trimErr)
 }
 
 func newLogKeeper(
-	trim func() (map[kafka.Kind]int64, error), bytes func() int64, crowded func() bool, log *slog.Logger,
+	trim func(context.Context) (map[kafka.Kind]int64, error), bytes func() int64, log *slog.Logger,
 ) *LogKeeper {
-	k := &LogKeeper{trim: trim, bytes: bytes, crowded: crowded, log: log, wake: make(chan struct{}, 1),
-		kinds: map[kafka.Kind]*room{}}
+	k := &LogKeeper{trim: trim, bytes: bytes, log: log, wake: make(chan struct{}, 1), kinds: map[kafka.Kind]*room{}}
 	for _, kind := range kafka.Kinds() {
 		k.kinds[kind] = &room{}
 	}
 	return k
 }
 
-// Measure registers whether events of chats have room, and whether trims fail.
+// Measure registers whether trims fail.
 func (k *LogKeeper) Measure(m *telemetry.Metrics) {
-	m.Gauge(telemetry.LogFull, "1 while events of chats are not published because the embedded event log has no room.",
-		func() float64 { return indicator(k.Full(kafka.Chats)) })
 	m.Gauge(telemetry.LogTrimFailed, "1 while the embedded event log, or a part of it, cannot be trimmed.",
 		func() float64 { return indicator(k.failed.Load()) })
 }
@@ -104,7 +88,7 @@ func indicator(is bool) float64 {
 // Full reports whether the last trim left no room for records of a kind.
 func (k *LogKeeper) Full(kind kafka.Kind) bool { return k.kinds[kind].full.Load() }
 
-// Reserve takes room for records of a kind. An error says why none may be published now. The
+// Reserve takes room for records of a kind. ErrLogFull says that none may be published now. The
 // next trim comes at once when half of the room is used up, unless the last trim left none of
 // it: relays ask all the time while they wait, and would have the log trimmed as often.
 //
@@ -112,9 +96,6 @@ func (k *LogKeeper) Full(kind kafka.Kind) bool { return k.kinds[kind].full.Load(
 // afterwards. They then count from the next trim on. So the log may exceed a share by what
 // is published at a time, not by more.
 func (k *LogKeeper) Reserve(kind kafka.Kind, bytes int64) error {
-	if k.crowded() {
-		return fmt.Errorf("%w: %s", errDiskFull, k.dir)
-	}
 	r := k.kinds[kind]
 	left := r.bytes.Load()
 	if left > 0 {
@@ -136,7 +117,7 @@ func (k *LogKeeper) Reserve(kind kafka.Kind, bytes int64) error {
 func (k *LogKeeper) Run(ctx context.Context, ready func()) error {
 	for first := true; ; first = false {
 		pause := trimEvery
-		if k.trimOnce() {
+		if k.trimOnce(ctx) {
 			pause = trimFullEvery
 		}
 		if first {
@@ -158,8 +139,8 @@ func (k *LogKeeper) Run(ctx context.Context, ready func()) error {
 // trimOnce trims the log, and reports whether to do so again soon: it failed, or has left no
 // room for some kind of records. Room is what was measured, also after an error. If nothing
 // could be measured, kinds that had no room still have none, and the others are not bounded.
-func (k *LogKeeper) trimOnce() (soon bool) {
-	left, err := k.trim()
+func (k *LogKeeper) trimOnce(ctx context.Context) (soon bool) {
+	left, err := k.trim(ctx)
 	if err != nil {
 		k.log.Error("the event log, or a part of it, cannot be trimmed", "error", err)
 	}
@@ -191,13 +172,8 @@ func (k *LogKeeper) trimOnce() (soon bool) {
 // report logs that a kind of records has no room, and why, or has some again.
 func (k *LogKeeper) report(kind kafka.Kind, full bool) {
 	switch {
-	case kind == kafka.Chats && full && k.failed.Load():
-		k.log.Error("the event log exceeds its cap and cannot be trimmed; events of chats wait", "bytes", k.bytes())
 	case kind == kafka.Searches && full && k.failed.Load():
 		k.log.Error("search events exceed their share of the event log, which cannot be trimmed; new ones are refused",
-			"bytes", k.bytes())
-	case kind == kafka.Chats && full:
-		k.log.Error("the event log exceeds its cap; events of chats wait until fanout and the projector have read more",
 			"bytes", k.bytes())
 	case kind == kafka.Searches && full:
 		k.log.Error("search events exceed their share of the event log; new ones are refused",

@@ -2,7 +2,6 @@ package backend
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"log/slog"
 	"strings"
@@ -12,19 +11,17 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/testkit"
 )
 
 // tested is a log whose trims leave what the test says.
 type tested struct {
 	*LogKeeper
-	left    map[kafka.Kind]int64
-	fails   error
-	trims   int
-	crowded bool
-	lines   strings.Builder
-	pauses  atomic.Int64 // what the test did before a pause happens before the trims in it
+	left   map[kafka.Kind]int64
+	fails  error
+	trims  int
+	lines  strings.Builder
+	pauses atomic.Int64 // what the test did before a pause happens before the trims in it
 }
 
 // pause lets the time pass after which a log that has no room is trimmed again.
@@ -39,11 +36,11 @@ func keep(t *testing.T) *tested {
 	t.Helper()
 	x := &tested{left: map[kafka.Kind]int64{kafka.Chats: 900, kafka.Letters: 200, kafka.Searches: 400,
 		kafka.SearchLetters: 100}}
-	x.LogKeeper = newLogKeeper(func() (map[kafka.Kind]int64, error) {
+	x.LogKeeper = newLogKeeper(func(context.Context) (map[kafka.Kind]int64, error) {
 		x.pauses.Load()
 		x.trims++
 		return x.left, x.fails
-	}, func() int64 { return 7 }, func() bool { return x.crowded }, slog.New(slog.NewTextHandler(&x.lines, nil)))
+	}, func() int64 { return 7 }, slog.New(slog.NewTextHandler(&x.lines, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	var ready atomic.Bool
 	done := make(chan error, 1)
@@ -122,13 +119,13 @@ func TestReserveAfterFailedTrims(t *testing.T) {
 		x.pause()
 		x.refuses(t, kafka.Chats, ErrLogFull)
 		testkit.Equal(t, "failed", x.failed.Load(), true)
-		for line, n := range map[string]int{"the disk is broken": x.trims - 1, "exceeds its cap and cannot be trimmed": 1,
-			"which cannot be trimmed; new ones are refused": 1, "until fanout and the projector": 0} {
+		for line, n := range map[string]int{"the disk is broken": x.trims - 1,
+			"which cannot be trimmed; new ones are refused": 1, "event log; new ones are refused": 0} {
 			testkit.Equal(t, line, strings.Count(x.lines.String(), line), n)
 		}
 		x.fails = nil // from now on another reason is the right one
 		x.pause()
-		testkit.Equal(t, "reasons", strings.Count(x.lines.String(), "until fanout and the projector"), 1)
+		testkit.Equal(t, "reasons", strings.Count(x.lines.String(), "event log; new ones are refused"), 1)
 		testkit.Equal(t, "failed", x.failed.Load(), false)
 	})
 }
@@ -161,44 +158,10 @@ func TestReserveWithoutMeasurement(t *testing.T) {
 
 // A failure of the first trim stops no kind of records.
 func TestReserveAfterAFailedStart(t *testing.T) {
-	k := newLogKeeper(func() (map[kafka.Kind]int64, error) { return nil, errors.New("the disk is broken") },
-		func() int64 { return 7 }, func() bool { return false }, slog.New(slog.DiscardHandler))
-	k.trimOnce()
+	k := newLogKeeper(func(context.Context) (map[kafka.Kind]int64, error) { return nil, errors.New("the disk is broken") },
+		func() int64 { return 7 }, slog.New(slog.DiscardHandler))
+	k.trimOnce(t.Context())
 	for _, kind := range kafka.Kinds() {
 		testkit.Must(t, k.Reserve(kind, 1))
 	}
-}
-
-// On an almost full disk nothing is published, even if the log has room.
-func TestReserveOnAFullDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := keep(t)
-		x.crowded = true
-		x.refuses(t, kafka.Chats, errDiskFull)
-		x.refuses(t, kafka.Searches, errDiskFull)
-	})
-}
-
-// A version of a topic that is retired while the server runs has no readers any more: its
-// records can be trimmed, although the log has no offsets of the groups that read it.
-func TestTrimOfAVersionRetiredMeanwhile(t *testing.T) {
-	e := testkit.Value(Open(Config{Embedded: &Embedded{DataDir: t.TempDir(), Kafka: "127.0.0.1:0", LogBytes: 2 << 20}}))(t)
-	defer func() { testkit.Must(t, e.Close()) }()
-	c := testkit.Value(kafka.NewProducer(e.KafkaAddr(), e.KafkaOptions()...))(t)
-	defer c.Close()
-	for range 60 {
-		value := make([]byte, 40_000)
-		_, _ = rand.Read(value)
-		testkit.Must(t, kafka.Publish(t.Context(), c, &kafka.Record{Topic: kafka.ChatsCreated, Value: value}))
-	}
-	testkit.Must(t, e.LogStable(t.Context()))
-	k := e.LogKeeper(slog.New(slog.DiscardHandler))
-	k.trimOnce()
-	testkit.Equal(t, "full of unread events", k.Full(kafka.Chats), true)
-	old := versions.Version{Number: 1, Partitions: 16, Status: versions.Retired}
-	now := versions.Version{Number: 2, Partitions: 32, Status: versions.Current}
-	testkit.Value(versions.Save(t.Context(), e.Store,
-		versions.State{Topics: map[string][]versions.Version{kafka.ChatsCreated: {old, now}}}))(t)
-	k.trimOnce()
-	testkit.Equal(t, "full after the version was retired", k.Full(kafka.Chats), false)
 }

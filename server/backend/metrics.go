@@ -37,16 +37,19 @@ func (e *Backend) Measure(m *telemetry.Metrics) {
 		func() float64 { return indicator(e.Damaged()) })
 	e.measureDisk(m)
 	m.Gauge(telemetry.KafkaPortOpen, "Open connections of other programs to the embedded Kafka port.",
-		func() float64 { return float64(e.broker.PortStats().Open) })
+		func() float64 { return float64(e.events.port.Stats().Open) })
 	m.Counter(telemetry.KafkaPortRefused,
 		"Connections to the embedded Kafka port closed at once, because as many as allowed had shown the password.",
-		func() float64 { return float64(e.broker.PortStats().Refused) })
+		func() float64 { return float64(e.events.port.Stats().Refused) })
 	m.Counter(telemetry.KafkaPortEvicted, "Connections to the embedded Kafka port without a password, closed to make room.",
-		func() float64 { return float64(e.broker.PortStats().Evicted) })
+		func() float64 { return float64(e.events.port.Stats().Evicted) })
 	m.Gauge(telemetry.LogUnreadable,
-		"Records of consumer groups and producers that were lost with a damaged file of the embedded event log, as of the start.",
-		func() float64 { return float64(e.broker.Unreadable()) })
-	m.Gauge(telemetry.LogBytes, "Bytes of the embedded event log.", func() float64 { return float64(e.LogBytes()) })
+		"Records of the embedded event log that could not be read since the start, which readers do not get.",
+		func() float64 { return float64(e.events.Unreadable()) })
+	m.Counter(telemetry.LogGivenUp,
+		"Records that were removed from the embedded event log before a group of Parley had read them.",
+		func() float64 { return float64(e.events.LostToReaders()) })
+	m.Gauge(telemetry.LogBytes, "Bytes of the embedded event log, without the rows that references lead to.", func() float64 { return float64(e.LogBytes()) })
 }
 
 type plans struct{ committed, failed int64 }

@@ -15,6 +15,7 @@ import (
 	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/durable"
+	"github.com/parley-chat/parley/server/eventlog/upgrade"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/move"
@@ -265,13 +266,11 @@ func (t *embeddedTarget) Finish(ctx context.Context, h move.Header) error {
 	if err := moved.Complete(ctx, t.st, moved.Counters(h.Topics), 0); err != nil {
 		return err
 	}
-	one := func(t kafka.Topic) int32 { // as a start makes them
-		if t.Kind == kafka.Searches {
-			return 1
-		}
-		return t.Partitions
+	all := func(t kafka.Topic) int32 { return t.Partitions }
+	if err := announce(ctx, t.st, t.search, all); err != nil {
+		return err
 	}
-	if err := announce(ctx, t.st, t.search, one); err != nil {
+	if err := upgrade.Finish(ctx, t.st, time.Now()); err != nil {
 		return err
 	}
 	if err := t.st.Follow(h.History); err != nil {

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/backend"
-	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/commitlog/record"
@@ -92,7 +91,7 @@ func (m *moving) fillTables(s store.Store) {
 // fillTopics makes a topic with messages of producers, of which some were trimmed, and one of chats.
 func (m *moving) fillTopics(e *backend.Backend) {
 	ctx := m.t.Context()
-	log := commitlog.NewLocal(e.TopicLogs, time.Now)
+	log := e.Logs.(*commitlog.Local)
 	for p := range int32(2) {
 		at := commitlog.Partition{Topic: 7, Number: p}
 		for i := range 20 {
@@ -283,13 +282,17 @@ func TestEventLogDoesNotMove(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "moved")
 	testkit.Value(load(t.Context(), dir, m.export()))(t)
 	n := start(t, dir)
-	moved := commitlog.NewLocal(n.eng.TopicLogs, time.Now)
-	if topics := testkit.Value(moved.EventTopics(t.Context()))(t); len(topics) > 0 {
-		t.Errorf("topics of the event log have moved: %+v", topics)
+	for _, topic := range testkit.Value(n.eng.Logs.(*commitlog.Local).EventTopics(t.Context()))(t) {
+		for id := range topic.Partitions {
+			p := commitlog.Partition{Topic: topic.Number, Number: id}
+			if start, end, err := n.eng.Logs.Bounds(t.Context(), p); start != 0 || end != 0 || err != nil {
+				t.Errorf("records of %s have moved: %d to %d, %v", topic.Name, start, end, err)
+			}
+		}
 	}
 	to, closing, err := backend.OpenImport(t.Context(), config(filepath.Join(t.TempDir(), "another")), backend.Moving{})
 	testkit.Must(t, err)
-	for _, key := range []string{"\x40\x00\x00\x00\x00\x00\x00\x00\x00\x03\x00", "\xe0", "\xe1events"} {
+	for _, key := range []string{"\x40\x00\x00\x00\x00\x00\x00\x00\x00\x03\x00", "\xe0", "\xe1events", "\xe2\x01group"} {
 		if err := to.Records(t.Context(), []store.Record{{Key: []byte(key)}}); !errors.Is(err, commitlog.ErrNotCarried) {
 			t.Errorf("an import takes %x: %v", key, err)
 		}
@@ -447,54 +450,4 @@ func (l *lossy) Rows(ctx context.Context, rows []store.Row) error {
 		l.lost, rows = true, rows[1:]
 	}
 	return l.Target.Rows(ctx, rows)
-}
-
-// What a move cannot do it refuses, in one line, and changes nothing.
-func TestMoveMistakes(t *testing.T) {
-	t.Parallel()
-	m := newMoving(t)
-	export, other := m.export(), m.export()
-	dir := filepath.Join(t.TempDir(), "moved")
-	to, closing, err := backend.OpenImport(t.Context(), config(dir), backend.Moving{})
-	testkit.Must(t, err)
-	_, err = move.Import(t.Context(), bytes.NewReader(export), &lossy{Target: to}, nil)
-	if !errors.Is(err, move.ErrDiffers) || !strings.Contains(err.Error(), "messages") {
-		t.Errorf("a row is missing: %v", err)
-	}
-	testkit.Must(t, closing())
-	if _, err := load(t.Context(), dir, other); !errors.Is(err, move.ErrOther) {
-		t.Errorf("another export: %v", err)
-	}
-	if _, err := backend.Open(config(dir)); err == nil {
-		t.Error("a server starts")
-	}
-	if _, err := load(t.Context(), m.dir, export); err == nil || !strings.Contains(err.Error(), "is not empty") {
-		t.Errorf("into data: %v", err)
-	}
-	keyed := filepath.Join(t.TempDir(), "key")
-	testkit.Must(t, os.WriteFile(keyed, []byte("other"), 0o600))
-	to, closing, err = backend.OpenImport(t.Context(), config(filepath.Join(t.TempDir(), "keyed")),
-		backend.Moving{KeyFile: keyed})
-	testkit.Must(t, err)
-	_, err = move.Import(t.Context(), bytes.NewReader(export), to, nil)
-	if err == nil || !strings.Contains(err.Error(), "other keys") {
-		t.Errorf("other keys: %v", err)
-	}
-	testkit.Must(t, closing())
-	n := start(t, m.dir)
-	if _, _, err := backend.OpenExport(t.Context(), config(m.dir), backend.Moving{}); !errors.Is(err, backend.ErrRunning) {
-		t.Errorf("of a server that runs: %v", err)
-	}
-	testkit.Must(t, n.eng.Close())
-	// The process ended when only the files' way to their places was left.
-	placed := filepath.Join(t.TempDir(), "placed")
-	testkit.Value(load(t.Context(), placed, export))(t)
-	work := filepath.Join(placed, backup.Importing)
-	testkit.Must(t, os.Mkdir(work, 0o700))
-	testkit.Must(t, os.Rename(filepath.Join(placed, "store"), filepath.Join(work, "store")))
-	testkit.Must(t, os.WriteFile(filepath.Join(work, backup.Imported), nil, 0o600))
-	if _, err := load(t.Context(), placed, nil); !errors.Is(err, backend.ErrImported) {
-		t.Error(err)
-	}
-	m.compare(placed)
 }

@@ -7,10 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
-	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/eventlog/upgrade"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/logdir"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/embedded/raw"
@@ -22,12 +24,11 @@ import (
 type Offline struct {
 	Store *embedded.Store
 	Raw   *raw.Store
-	// TopicLogs are the records in which the logs of topics are kept.
-	TopicLogs store.Records
+	// Records are those of durable topics and of the event log.
+	Records store.Records
 
-	cfg   Config
-	state *logState
-	log   *logdir.Report
+	logs   *commitlog.Local
+	topics versions.State
 }
 
 // Repaired is what a repair of a store did.
@@ -62,88 +63,99 @@ func OpenOffline(cfg Config, repair bool) (*Offline, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &Offline{Store: st, Raw: raw.New(st, cfg.Embedded.DataDir), TopicLogs: records.Of(st), cfg: cfg}
-	if o.state, err = loadLogState(context.Background(), cfg, st); err != nil {
+	o := &Offline{Store: st, Raw: raw.New(st, cfg.Embedded.DataDir), Records: records.Of(st)}
+	o.logs = commitlog.NewLocal(o.Records, time.Now)
+	if o.topics, err = versions.Load(context.Background(), st); err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
 	return o, nil
 }
 
-// CheckLog reads all of the event log and returns what is wrong with it, a line for each
-// partition or file. Nothing is changed.
-func (o *Offline) CheckLog() (lines []string, err error) {
-	if o.log, err = kafka.CheckLog(filepath.Join(o.cfg.Embedded.DataDir, "log"), o.Topics(), o.state.marks); err != nil {
+// Place is where the events of a key are published now.
+func (o *Offline) Place(topic, key string) kafka.Partition { return o.topics.Place(topic, key) }
+
+// Published is a partition of the event log.
+type Published struct {
+	kafka.Partition
+	// Since is from when on the partition has all events, in unix ms: the time of its first record if it was trimmed, or
+	// when it took the place of an earlier topic's; 0 if it has all that there ever were.
+	Since int64
+
+	id commitlog.Partition
+}
+
+// LogMoved reports whether the event log is in the store. That of an earlier release moves there with the next start.
+func (o *Offline) LogMoved(ctx context.Context) (bool, error) { return upgrade.Done(ctx, o.Store) }
+
+// Published are the partitions of the event log, of all topics that it has.
+func (o *Offline) Published(ctx context.Context) (list []Published, err error) {
+	topics, err := o.logs.EventTopics(ctx)
+	if err != nil {
 		return nil, err
 	}
-	lines = append(lines, o.log.Notes...)
-	for _, u := range o.log.Unreadable {
-		lines = append(lines, u.String())
+	for _, t := range topics {
+		v, _ := o.topics.Find(t.Name)
+		for id := range t.Partitions {
+			p := Published{Partition: kafka.Partition{Topic: t.Name, ID: id}, Since: v.From,
+				id: commitlog.Partition{Topic: t.Number, Number: id}}
+			start, _, err := o.logs.Bounds(ctx, p.id)
+			if err != nil {
+				return nil, err
+			}
+			if start > 0 {
+				first, ok, err := o.logs.ExtentFrom(ctx, p.id, start)
+				if err != nil {
+					return nil, err
+				}
+				if ok {
+					p.Since = max(p.Since, first.Time)
+				}
+			}
+			list = append(list, p)
+		}
 	}
-	for _, d := range o.log.Damage {
-		lines = append(lines, d.String())
-	}
-	if len(o.state.lost) > 0 {
-		lines = append(lines, fmt.Sprintf("events of %d partitions that the log lost are not back in the outbox yet",
-			len(o.state.lost)))
-	}
-	return lines, nil
+	return list, nil
 }
 
-// Topics are those that the log has: of a topic that got another number of partitions the
-// earlier ones, too.
-func (o *Offline) Topics() []kafka.Topic { return o.state.all() }
+// readBytes is how many bytes of batches are read together.
+const readBytes = 1 << 20
 
-// Place is where the events of a key are published now.
-func (o *Offline) Place(topic, key string) kafka.Partition { return o.state.topics.Place(topic, key) }
-
-// LogSince is from when on a partition has all events, in unix ms: the time of the oldest
-// record of one that was trimmed, or when it took the place of an earlier topic's; 0 if it
-// has all that there ever were. CheckLog comes first.
-func (o *Offline) LogSince(p kafka.Partition) int64 {
-	v, _ := o.state.topics.Find(p.Topic)
-	m := o.log.Marks[p]
-	if m.Start == 0 {
-		return v.From
+// Events calls each with the events that a partition has: by chat and version, or by the id of an event whose record
+// is a copy. What cannot be read is left out.
+func (o *Offline) Events(ctx context.Context, p Published, each func(chat string, version int64, id string)) error {
+	next, end, err := o.logs.Bounds(ctx, p.id)
+	for err == nil && next < end {
+		var list []*commitlog.Batch
+		list, err = o.logs.Read(ctx, p.id, next, readBytes)
+		var bad *commitlog.CorruptError
+		switch {
+		case errors.As(err, &bad):
+			next, err = bad.To, nil
+		case errors.Is(err, commitlog.ErrBeyondEnd), err == nil && len(list) == 0:
+			return nil
+		}
+		for _, b := range list {
+			eventsOf(b, each)
+			next = b.End()
+		}
 	}
-	return max(m.Since, v.From)
-}
-
-// Logged is an event of a chat as the log has it.
-type Logged struct {
-	ID, Type string
-	Payload  []byte // as the store has it; nil: the record has none
-}
-
-// Event decodes it; nil if this version does not know it.
-func (l Logged) Event() event.Event {
-	e, err := event.Unmarshal(l.Type, l.Payload)
-	if err != nil || len(l.Payload) == 0 {
-		return nil
-	}
-	return e
-}
-
-// Records reads the events that a partition has, oldest first. Each gets one that is valid until it
-// returns.
-func (o *Offline) Records(p kafka.Partition, each func(Logged)) error {
-	return logdir.Records(filepath.Join(o.cfg.Embedded.DataDir, "log"), p, func(r *logdir.Record) {
-		each(Logged{ID: r.Headers[kafka.HeaderEventID], Type: r.Headers[kafka.HeaderEventType], Payload: unframe(r.Value)})
-	})
-}
-
-// RepairLog does what a start does: it repairs the files and puts the events that the log
-// lost back into the outbox.
-func (o *Offline) RepairLog() error {
-	cfg, mode := o.cfg, *o.cfg.Embedded
-	mode.Kafka, mode.KafkaFallback = "127.0.0.1:0", true
-	cfg.Embedded = &mode
-	b, err := openLog(cfg, o.Store)
-	if err != nil {
-		return err
-	}
-	b.Close()
-	o.state, err = loadLogState(context.Background(), o.cfg, o.Store)
 	return err
+}
+
+func eventsOf(b *commitlog.Batch, each func(chat string, version int64, id string)) {
+	if b.Form == commitlog.References {
+		for _, r := range b.References().List {
+			each(r.Chat, r.Version, "")
+		}
+		return
+	}
+	for i := range b.Count() {
+		for _, h := range b.Record(i).Headers {
+			if h.Key == kafka.HeaderEventID {
+				each("", 0, string(h.Value))
+			}
+		}
+	}
 }
 
 // Close releases the directory.

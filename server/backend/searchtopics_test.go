@@ -1,14 +1,17 @@
 package backend_test
 
 import (
-	"os"
-	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/search"
+	"github.com/parley-chat/parley/server/store/embedded"
+	"github.com/parley-chat/parley/server/store/embedded/records"
 	"github.com/parley-chat/parley/server/testkit"
 )
 
@@ -25,18 +28,18 @@ func counted(t *testing.T, dir string, targets search.Targets, topics ...string)
 	return n
 }
 
-// In one process a topic of search events has one partition, so that the log has few files.
-// Those of a data directory that was made with more keep them, also when the broker's list is
-// lost, and those of chats have what is declared.
+// Topics have the partitions that are declared. Those of search events that a data directory has with other
+// numbers keep them: nothing depends on an order across their keys.
 func TestPartitionsOfSearchTopics(t *testing.T) {
 	t.Parallel()
 	targets, err := search.ParseTargets("search_click=clicks.eu")
 	testkit.Must(t, err)
 	const click, dwell, other = "search_click_v1", "search_dwell_v1", "clicks.eu"
 	names := []string{click, click + ".dlq", dwell, other, other + ".dlq", kafka.MessagesPersisted, kafka.DeadLetters}
-	want := map[string]int{click: 1, click + ".dlq": 1, dwell: 1, other: 1, other + ".dlq": 1,
+	want := map[string]int{click: 8, click + ".dlq": 1, dwell: 8, other: 8, other + ".dlq": 1,
 		kafka.MessagesPersisted: 64, kafka.DeadLetters: 8}
-	expect := func(dir string) {
+	dir := t.TempDir()
+	expect := func() {
 		t.Helper()
 		got := counted(t, dir, targets, names...)
 		for name, n := range want {
@@ -45,19 +48,35 @@ func TestPartitionsOfSearchTopics(t *testing.T) {
 			}
 		}
 	}
-	dir := t.TempDir()
-	expect(dir)
-	expect(dir)
+	expect()
+	expect()
 
-	old := t.TempDir() // as it was made when each process had what is declared
-	testkit.Must(t, os.MkdirAll(filepath.Join(old, "log"), 0o700))
-	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: filepath.Join(old, "log"), Listen: "127.0.0.1:0"})
-	testkit.Must(t, err)
-	b.Close()
-	want[click], want[dwell] = 8, 8
-	expect(old)
-	testkit.Must(t, os.Remove(filepath.Join(old, "log", "topics.json")))
-	delete(want, dwell) // of what has no files nobody knows
-	delete(want, click)
-	expect(old)
+	dir = t.TempDir()
+	st := testkit.Value(embedded.Open(embedded.Options{Dir: dir}))(t)
+	log := commitlog.NewLocal(records.Of(st), time.Now)
+	for _, name := range []string{click, other} {
+		testkit.Value(log.CreateEventTopic(t.Context(), commitlog.EventTopic{Name: name, Partitions: 1}))(t)
+		want[name] = 1
+	}
+	testkit.Must(t, st.Close())
+	expect()
+}
+
+// A topic of chats that has another number of partitions than declared is refused: a chat's events would go to
+// another partition (K-045, K-048).
+func TestOtherPartitionCountIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	st := testkit.Value(embedded.Open(embedded.Options{Dir: dir}))(t)
+	log := commitlog.NewLocal(records.Of(st), time.Now)
+	testkit.Value(log.CreateEventTopic(t.Context(), commitlog.EventTopic{Name: kafka.ChatsCreated, Partitions: 17}))(t)
+	testkit.Must(t, st.Close())
+	e, err := backend.Open(config(dir))
+	if err == nil {
+		testkit.Must(t, e.Close())
+	}
+	if err == nil || !strings.Contains(err.Error(), "has 17 partitions in the event log, not 16") ||
+		strings.Contains(err.Error(), "\n") {
+		t.Errorf("opened: %v", err)
+	}
 }

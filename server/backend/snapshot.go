@@ -2,7 +2,6 @@ package backend
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,7 +12,7 @@ import (
 	"github.com/parley-chat/parley/server/store/embedded"
 )
 
-// momentTime bounds how long the log stands still, and releaseTime how long a snapshot waits for
+// momentTime bounds how long a checkpoint takes, and releaseTime how long a snapshot waits for
 // the one before, whose caller has gone, to be removed.
 const (
 	momentTime  = 30 * time.Second
@@ -24,9 +23,7 @@ const (
 // directory within it, until release is called. Only one exists at a time. If release cannot
 // remove the directory, it logs that, and the next start removes it.
 //
-// The moment is one that a process which is killed could have left: while the log stands still,
-// its files are linked, then the store is. So what the store has published is in the log,
-// and what the log has of chats, the store has.
+// The moment is one that a process which is killed could have left.
 func (e *Backend) Snapshot(ctx context.Context) (dir string, release func(), err error) {
 	if e.embedded == nil {
 		return "", nil, backup.ErrElsewhere
@@ -63,18 +60,8 @@ func (e *Backend) takeSnapshot(ctx context.Context, dir string) error {
 	}
 	var list *backup.List
 	err := e.embedded.Checkpoint(ctx, dir, func(take func() error) error {
-		return e.broker.Freeze(ctx, func() error {
-			list = backup.NewList(e.identity.dir, time.Now())
-			log, err := backup.Link(filepath.Join(e.identity.dir, "log"), filepath.Join(dir, "log"))
-			for _, f := range log {
-				f.Path = "log/" + f.Path
-				list.Files = append(list.Files, f)
-			}
-			if e.halfway != nil {
-				e.halfway()
-			}
-			return errors.Join(err, take())
-		})
+		list = backup.NewList(e.identity.dir, time.Now())
+		return take()
 	})
 	if err == nil { // the keys, and what programs need to connect: files that are replaced, never changed
 		err = backup.LinkBeside(e.identity.dir, dir)

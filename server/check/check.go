@@ -39,8 +39,8 @@ type Kind string
 // The kinds of findings.
 const (
 	FileDamaged      Kind = "file_damaged"      // a table file of the store
-	DataMissing      Kind = "data_missing"      // the seal, or the log, has more than the store
-	LogDamaged       Kind = "log_damaged"       // a partition of the event log, or one of its lists
+	DataMissing      Kind = "data_missing"      // the seal has more than the store
+	LogDamaged       Kind = "log_damaged"       // a partition of the event log
 	KeyMissing       Kind = "key_missing"       // the key that signs tokens
 	RowUnreadable    Kind = "row_unreadable"    // bytes that are no row
 	KeyUnknown       Kind = "key_unknown"       // a key of no table
@@ -84,8 +84,7 @@ type Config struct {
 	Clock  func() time.Time
 	Out    io.Writer // gets a line for each finding, and the progress
 	Key    error     // why the key that signs tokens cannot be read
-	// Backup, if given, has events that a repair may put back: those that neither the store nor the event
-	// log has.
+	// Backup, if given, has events that a repair may put back: those that the store has lost.
 	Backup *backend.Offline
 	// OnFinding, if given, is called with each finding.
 	OnFinding func(Finding)
@@ -165,7 +164,7 @@ func (c *checker) run() error {
 	}{
 		{"table files", c.files}, {"event log", c.eventLog}, {"lost events", c.lostEvents}, {"chats", c.chats},
 		{"users", c.users}, {"outbox", c.outbox},
-		{"direct chats", c.pairs}, {"requests", c.requests}, {"schemas", c.schemas}, {"topics", c.topicLogs},
+		{"direct chats", c.pairs}, {"requests", c.requests}, {"schemas", c.schemas}, {"logs", c.logs},
 		{"other tables", c.others}, {"expiries", c.expiries},
 	}
 	for _, s := range steps {

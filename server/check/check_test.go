@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/check"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
@@ -77,7 +79,11 @@ func TestDamage(t *testing.T) {
 			if !has(list, c.kind) {
 				t.Fatalf("found %v", list)
 			}
-			fixed, report := h.check(t, true)
+			var backup *harness
+			if c.backup {
+				backup = sound
+			}
+			fixed, report := h.checkFrom(t, true, backup)
 			if !has(fixed, cmp.Or(c.repaired, c.kind)) {
 				t.Fatalf("the repair found %v", fixed)
 			}
@@ -141,39 +147,70 @@ func flip(t testing.TB, path string, where float64) {
 	testkit.Must(t, os.WriteFile(path, b, 0o600))
 }
 
-// A damaged log is found, mended as at a start, and everything is published again.
+// A batch of the event log that is lost or cannot be read is found, and what the store has of its events is published
+// again.
 func TestDamagedLog(t *testing.T) {
 	sound := fill(t, 10)
-	for name, do := range map[string]func(t *testing.T, log string){
-		"a byte": func(t *testing.T, log string) {
-			list, err := filepath.Glob(filepath.Join(log, "partitions", "messages.persisted-*", "*.dat"))
-			testkit.Must(t, err)
-			flip(t, list[0], 0.4)
+	for name, do := range map[string]func(t *testing.T, o *backend.Offline, key, value []byte) store.Record{
+		"a byte": func(_ *testing.T, _ *backend.Offline, key, value []byte) store.Record {
+			value[len(value)/2] ^= 0x10
+			return store.Record{Key: key, Value: value}
 		},
-		"a partition": func(t *testing.T, log string) {
-			list, err := filepath.Glob(filepath.Join(log, "partitions", "messages.persisted-*", "*.dat"))
-			testkit.Must(t, err)
-			testkit.Must(t, os.RemoveAll(filepath.Dir(list[0])))
+		"a batch": func(_ *testing.T, _ *backend.Offline, key, _ []byte) store.Record {
+			return store.Record{Key: key, Until: append(slices.Clone(key), 0)}
 		},
-		"groups": func(t *testing.T, log string) { testkit.Must(t, os.Remove(filepath.Join(log, "groups.log"))) },
-		"a list": func(t *testing.T, log string) { testkit.Must(t, os.Remove(filepath.Join(log, "topics.json"))) },
-		"all":    func(t *testing.T, log string) { testkit.Must(t, os.RemoveAll(log)) },
+		"a topic": func(_ *testing.T, _ *backend.Offline, key, _ []byte) store.Record {
+			return store.Record{Key: key[:8], Until: append(slices.Clone(key[:8]), 0xff)}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := sound.copyOf(t)
-			do(t, filepath.Join(h.dir, "log"))
+			h.damage(t, func(o *backend.Offline) {
+				key, value := firstBatch(t, o)
+				wait, err := o.Records.Commit(t.Context(), []store.Record{do(t, o, key, value)})
+				testkit.Must(t, err)
+				testkit.Must(t, wait())
+			})
 			list, _ := h.check(t, false)
-			if len(list) == 0 || list[0].Kind != check.LogDamaged {
+			if !slices.ContainsFunc(list, func(f check.Finding) bool { return f.Kind == check.EventUnpublished }) {
 				t.Fatalf("found %v", list)
 			}
-			if _, report := h.check(t, true); report.Found != report.Fixed {
-				t.Errorf("repaired %+v", report)
+			if fixed, report := h.check(t, true); report.Found != report.Fixed && name == "a topic" {
+				t.Errorf("repaired %v", fixed)
 			}
-			if list, _ := h.check(t, false); len(list) > 0 {
+			list, _ = h.check(t, false)
+			if slices.ContainsFunc(list, func(f check.Finding) bool { return f.Kind != check.LogDamaged }) {
 				t.Errorf("left %v", list)
 			}
 		})
 	}
+}
+
+// The event log of an earlier release, which no start has moved yet, is no reason to publish everything again.
+func TestLogOfAnEarlierRelease(t *testing.T) {
+	h := fill(t, 10)
+	h.damage(t, func(o *backend.Offline) {
+		log := commitlog.NewLocal(o.Records, time.Now)
+		for _, topic := range testkit.Value(log.EventTopics(t.Context()))(t) {
+			testkit.Must(t, log.RemoveEventTopic(t.Context(), topic.Name))
+		}
+		write(t, o, del(table.LogKey()))
+	})
+	if list, _ := h.check(t, true); len(list) > 0 {
+		t.Errorf("found %v", list)
+	}
+}
+
+// firstBatch is the first batch of the event log.
+func firstBatch(t *testing.T, o *backend.Offline) (key, value []byte) {
+	t.Helper()
+	topics := testkit.Value(commitlog.NewLocal(o.Records, time.Now).EventTopics(t.Context()))(t)
+	from := binary.BigEndian.AppendUint64(nil, topics[0].Number)
+	testkit.Must(t, o.Records.Seek(t.Context(), from, nil, false, func(k []byte, v func() ([]byte, error)) bool {
+		key, value = slices.Clone(k), slices.Clone(testkit.Value(v())(t))
+		return k[10] != 1 // of a batch
+	}))
+	return key, value
 }
 
 // A store that lacks what its seal says is looked at, not repaired, and the line names

@@ -1,23 +1,20 @@
 package check
 
 import (
-	"cmp"
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"strconv"
 
-	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/raw"
-	"github.com/parley-chat/parley/server/store/table"
 )
 
 // noRepairs is why an incomplete store is not repaired: rows that depend on missing data
 // would look wrong.
-const noRepairs = "run check --repair: it builds the store again from what can be read and from the event log"
+const noRepairs = "run check --repair: it builds the store again from what can be read, with --from BACKUP also from a backup"
 
 // files reads all table files of the store, and what its seal says.
 func (c *checker) files() error {
@@ -58,11 +55,16 @@ func (c *checker) files() error {
 	return err
 }
 
-// topicLogs reads the logs of topics.
-func (c *checker) topicLogs() error {
-	seen, err := commitlog.Inspect(c.ctx, c.Data.TopicLogs, c.progress.row, func(where, what string) error {
-		return c.found(TopicWrong, place(where), what, "messages cannot be read there, the others can; "+restoreBackup)
-	})
+// logs reads the logs of topics, and the event log.
+func (c *checker) logs() error {
+	seen, err := commitlog.Inspect(c.ctx, c.Data.Records, c.progress.row,
+		func(p commitlog.Partition, where, what string) error {
+			if p.OfEventLog() {
+				return c.found(LogDamaged, place(where), what,
+					"readers continue behind it; --repair publishes again what the store has of its events")
+			}
+			return c.found(TopicWrong, place(where), what, "messages cannot be read there, the others can; "+restoreBackup)
+		})
 	c.report.Topics, c.report.TopicMessages = seen.Topics, seen.Messages
 	return ignoreCorrupt(err)
 }
@@ -70,13 +72,18 @@ func (c *checker) topicLogs() error {
 // published are the events in the log.
 type published struct {
 	seed  maphash.Seed
-	ids   []uint64 // hashes, sorted
+	found []uint64 // hashes of their names, sorted
 	since map[kafka.Partition]int64
 	place func(topic, key string) kafka.Partition
 }
 
-func (p *published) has(id string) bool {
-	_, ok := slices.BinarySearch(p.ids, maphash.String(p.seed, id))
+// nameOf names an event, as references do.
+func nameOf(chat string, version int64) string { return chat + "/" + strconv.FormatInt(version, 10) }
+
+func (p *published) add(name string) { p.found = append(p.found, maphash.String(p.seed, name)) }
+
+func (p *published) has(name string) bool {
+	_, ok := slices.BinarySearch(p.found, maphash.String(p.seed, name))
 	return ok
 }
 
@@ -84,81 +91,47 @@ func (p *published) has(id string) bool {
 // partition before it counts as missing: records are not exactly in order of time.
 const trimSlack = 60 * 60 * 1000 // ms
 
-// lacks reports whether an event is missing from the log. Records of aborted transactions
-// count as present: their events were sent again.
+// lacks reports whether an event is missing from the log.
 func (p *published) lacks(e event.Event, id string) bool {
 	if p == nil {
 		return false
 	}
-	at := e.GetMetadata().GetEventTime().AsTime().UnixMilli()
+	md := e.GetMetadata()
 	since := p.since[p.place(event.SpecOf(e).Topic, e.GetChatId())]
-	return (since == 0 || at >= since+trimSlack) && !p.has(id)
+	return (since == 0 || md.GetEventTime().AsTime().UnixMilli() >= since+trimSlack) &&
+		!p.has(nameOf(e.GetChatId(), md.GetVersion())) && !p.has(id)
 }
 
-// eventLog checks the files of the event log and indexes their events.
+// eventLog finds out which events are in the log.
 func (c *checker) eventLog() error {
-	lines, err := c.Data.CheckLog()
+	moved, err := c.Data.LogMoved(c.ctx)
 	if err != nil {
 		return err
 	}
-	fixed := false
-	if len(lines) > 0 && c.Repair && c.noRepair == "" {
-		if err := c.Data.RepairLog(); err != nil {
-			return err
-		}
-		if _, err := c.Data.CheckLog(); err != nil {
-			return err
-		}
-		fixed = true
+	if !moved {
+		fmt.Fprintln(c.Out, "the event log was not checked: it is that of an earlier release, and the next start moves it")
+		return nil
 	}
-	for _, l := range lines {
-		f := Finding{Kind: LogDamaged, Where: "log", What: l,
-			Remedy: "--repair, or the next start, mends it and publishes again what the store has", Fixed: fixed}
-		if fixed {
-			f.Remedy = "repaired"
-		}
-		c.record(f)
-	}
-	if len(lines) > 0 && !fixed {
-		return nil // missing events follow from the damage
+	list, err := c.Data.Published(c.ctx)
+	if err != nil {
+		return ignoreCorrupt(err) // logs names what is wrong
 	}
 	log := &published{seed: maphash.MakeSeed(), since: map[kafka.Partition]int64{}, place: c.Data.Place}
-	for _, t := range c.Data.Topics() {
-		for id := range t.Partitions {
-			if err := c.partition(log, kafka.Partition{Topic: t.Name, ID: id}); err != nil {
-				return err
+	for _, p := range list {
+		log.since[p.Partition] = p.Since
+		err := c.Data.Events(c.ctx, p, func(chat string, version int64, id string) {
+			if chat != "" {
+				id = nameOf(chat, version)
 			}
+			log.add(id)
+		})
+		if err != nil {
+			return err
 		}
 	}
-	slices.Sort(log.ids)
+	slices.Sort(log.found)
 	c.log = log
 	return nil
-}
-
-func (c *checker) partition(log *published, p kafka.Partition) error {
-	if err := c.ctx.Err(); err != nil {
-		return err
-	}
-	log.since[p] = c.Data.LogSince(p)
-	var last backend.Logged
-	err := c.Data.Records(p, func(l backend.Logged) {
-		if p.Topic != kafka.DeadLetters {
-			log.ids = append(log.ids, maphash.String(log.seed, l.ID))
-			last = l
-		}
-	})
-	e := last.Event()
-	if err != nil || e == nil || c.Data.Store.Dropped(e.GetMetadata().GetGeneration()) {
-		return err
-	}
-	key := table.EventKey(e.GetChatId(), e.GetMetadata().GetVersion())
-	it, err := c.st.Get(c.ctx, key, store.Strong)
-	if err != nil || it != nil || c.Repair { // a repair puts back all that the log has
-		return ignoreCorrupt(err) // the row is looked at with its chat
-	}
-	c.noRepair = cmp.Or(c.noRepair, noRepairs)
-	return c.found(DataMissing, key, fmt.Sprintf("the log has this event (%s), the store does not", p),
-		"the server does not start either: put the files back, or run check --repair, which puts back all that the log has")
 }
 
 // short is the first few entries of a list.

@@ -52,12 +52,12 @@ func before(e event.Event) (version, membership int64) {
 	return version, membership
 }
 
-// lostRemedy is what helps against the loss of events. A repair has put back what the event log had.
+// lostRemedy is what helps against the loss of events. A repair has put back what its backup had.
 func lostRemedy(repaired bool) string {
 	if repaired {
-		return "the event log does not have them: repair once more with --from and a backup that may, or continue without them"
+		return "repair once more with --from and a backup that may have them, or continue without them"
 	}
-	return "--repair puts back those that the event log has"
+	return "--repair puts back those that the backup has which --from names"
 }
 
 // gap reports the lost events up to a version, and fills their place. exact says that all of them were

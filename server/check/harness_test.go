@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/parley-chat/parley/server/check"
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/event"
-	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
@@ -111,16 +109,10 @@ func fill(t testing.TB, messages int) *harness {
 	_, err = chats.MarkRead(ctx, chat.MarkRead{Caller: "alice", ChatID: h.group, Sequence: 2})
 	testkit.Must(t, err)
 
-	client, err := kafka.NewTransactional(eng.KafkaAddr(), "relay", eng.KafkaOptions()...)
-	testkit.Must(t, err)
-	defer client.Close()
 	now := time.Now()
 	r, err := relay.New(relay.Config{
 		Store: eng.Store, Serde: serde, Clock: func() time.Time { return now }, Logger: slog.New(slog.DiscardHandler),
-		Flush: eng.LogStable,
-		Publish: relay.Flatten(func(ctx context.Context, records []*kafka.Record) error {
-			return kafka.Transact(ctx, client, records)
-		}),
+		Generation: eng.Generation, Publish: eng.Publish, Deletes: true,
 	})
 	testkit.Must(t, err)
 	for range 3 {
@@ -137,7 +129,7 @@ var topicLog = commitlog.Partition{Topic: 1, Number: 3}
 
 func topics(t testing.TB, eng *backend.Backend) {
 	t.Helper()
-	log := commitlog.NewLocal(eng.TopicLogs, time.Now)
+	log := eng.Logs
 	for n := range int64(5) {
 		_, err := log.Append(t.Context(), []commitlog.Append{{
 			Partition: topicLog, Messages: []*commitlog.Message{{Key: "a"}, {Key: "b"}},
@@ -176,11 +168,22 @@ func (h *harness) damage(t testing.TB, f func(o *backend.Offline)) {
 
 func (h *harness) check(t testing.TB, repair bool) ([]check.Finding, check.Report) {
 	t.Helper()
+	return h.checkFrom(t, repair, nil)
+}
+
+// checkFrom checks with a backup; nil: without one.
+func (h *harness) checkFrom(t testing.TB, repair bool, backup *harness) ([]check.Finding, check.Report) {
+	t.Helper()
 	o := h.open(t, repair)
 	defer func() { testkit.Must(t, o.Close()) }()
+	var from *backend.Offline
+	if backup != nil {
+		from = backup.open(t, false)
+		defer func() { testkit.Must(t, from.Close()) }()
+	}
 	var list []check.Finding
 	report, err := check.Run(t.Context(),
-		check.Config{Data: o, Repair: repair, Clock: time.Now, Out: io.Discard,
+		check.Config{Data: o, Repair: repair, Backup: from, Clock: time.Now, Out: io.Discard,
 			OnFinding: func(f check.Finding) { list = append(list, f) }})
 	testkit.Must(t, err)
 	return list, report
@@ -244,12 +247,6 @@ func del(k store.Key) store.Write { return store.Write{Op: store.OpDelete, Key: 
 
 func put(k store.Key, it store.Item) store.Write {
 	return store.Write{Op: store.OpPut, Key: k, Item: it}
-}
-
-// forget empties the log: it is made again when it is opened.
-func (h *harness) forget(t testing.TB) {
-	t.Helper()
-	testkit.Must(t, os.RemoveAll(filepath.Join(h.dir, "log")))
 }
 
 // garbage replaces the bytes of a row.

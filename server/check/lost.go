@@ -7,18 +7,15 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/event"
-	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// The event log has the events of chats, too: what the store lost is put back from there. Not all that
-// the log has is part of a chat's history: after a loss that was accepted the chat went on with other
-// events of the same versions, and those that were lost are in the log still. The newest event of a chat
-// is of the line of history that counts, and so are all events up to its version; of two with the same
-// version, the later one.
+// A backup has the events of chats, too: what the store lost is put back from there. Not all that a
+// backup has is part of a chat's history: after a loss that was accepted the chat went on with other
+// events of the same versions. The newest event of a chat is of the line of history that counts, and so
+// are all events up to its version.
 
 // line is how far the line of history of a chat goes that counts.
 type line struct {
@@ -30,7 +27,7 @@ type line struct {
 	first, last int64 // versions of those
 }
 
-// add counts an event that the store or the log has.
+// add counts an event that the store or the backup has.
 func (l *line) add(e event.Event) {
 	md := e.GetMetadata()
 	at := md.GetEventTime().AsTime().UnixMilli()
@@ -43,14 +40,14 @@ func (l *line) add(e event.Event) {
 	l.at = max(l.at, at)
 }
 
-// lostEvents puts events back into the store that only the log has. A check without repair finds
+// lostEvents puts events back into the store that only the backup has. A check without repair finds
 // them as gaps of their chats.
 func (c *checker) lostEvents() error {
-	if !c.Repair || c.noRepair != "" {
+	if !c.Repair || c.noRepair != "" || c.Backup == nil {
 		return nil
 	}
 	lines := map[string]*line{}
-	err := c.copies(func(e event.Event, _ backend.Logged, _ bool) error {
+	err := c.copies(func(e event.Event, _ table.Event) error {
 		l := lines[e.GetChatId()]
 		if l == nil {
 			l = &line{}
@@ -71,8 +68,8 @@ func (c *checker) lostEvents() error {
 	for _, id := range slices.Sorted(maps.Keys(lines)) {
 		if l := lines[id]; l.restored > 0 {
 			c.record(Finding{Kind: EventWrong, Where: table.EventKey(id, l.first).String(), Fixed: true, Remedy: "repaired",
-				What: fmt.Sprintf("%d events of the chat, from version %d to %d, were missing, and %s had them", l.restored, l.first,
-					l.last, c.copyNames())})
+				What: fmt.Sprintf("%d events of the chat, from version %d to %d, were missing, and the backup had them", l.restored,
+					l.first, l.last)})
 		}
 	}
 	return nil
@@ -94,33 +91,24 @@ func (c *checker) stored(id string, l *line) error {
 // restoreEvents writes what the store lacks of the lines.
 func (c *checker) restoreEvents(lines map[string]*line) error {
 	var writes []store.Write
-	ours := map[store.Key]bool{}
 	flush := func() error {
 		err := c.write(EventWrong, writes)
 		writes = nil
 		return err
 	}
-	err := c.copies(func(e event.Event, l backend.Logged, older bool) error {
-		at, version := lines[e.GetChatId()], e.GetMetadata().GetVersion()
-		key := table.EventKey(e.GetChatId(), version)
-		if version > at.version || older && ours[key] {
+	err := c.copies(func(e event.Event, had table.Event) error {
+		at := lines[e.GetChatId()]
+		if had.Version > at.version {
 			return nil
 		}
-		if !ours[key] {
-			it, err := c.st.Get(c.ctx, key, store.Strong)
-			if ignoreCorrupt(err) != nil || it != nil && !isPlaceholder(store.Row{Key: key, Item: it}, l.ID) {
-				return err
-			}
-			at.restored++
-			at.first, at.last = min(cmp.Or(at.first, version), version), max(at.last, version)
-		} else if slices.ContainsFunc(writes, func(w store.Write) bool { return w.Key == key }) {
-			if err := flush(); err != nil { // a plan writes a row once
-				return err
-			}
+		key := table.EventKey(had.ChatID, had.Version)
+		it, err := c.st.Get(c.ctx, key, store.Strong)
+		if ignoreCorrupt(err) != nil || it != nil && !isPlaceholder(store.Row{Key: key, Item: it}, had.EventID) {
+			return err
 		}
-		ours[key] = true
-		writes = append(writes, put(key, table.Event{ChatID: e.GetChatId(), Version: version, EventID: l.ID, Type: l.Type,
-			Payload: slices.Clone(l.Payload)}.Item()))
+		at.restored++
+		at.first, at.last = min(cmp.Or(at.first, had.Version), had.Version), max(at.last, had.Version)
+		writes = append(writes, put(key, had.Item()))
 		if len(writes) < repairWrites {
 			return nil
 		}
@@ -129,20 +117,8 @@ func (c *checker) restoreEvents(lines map[string]*line) error {
 	return errors.Join(err, flush())
 }
 
-// copyNames names what has copies of events.
-func (c *checker) copyNames() string {
-	if c.Backup != nil {
-		return "the event log or the backup"
-	}
-	return "the event log"
-}
-
-// copies reads the events of chats that the event log has, and then those of the backup, which are older.
-func (c *checker) copies(each func(e event.Event, l backend.Logged, older bool) error) error {
-	err := c.loggedEvents(func(e event.Event, l backend.Logged) error { return each(e, l, false) })
-	if err != nil || c.Backup == nil {
-		return err
-	}
+// copies reads the events of chats that the backup has.
+func (c *checker) copies(each func(e event.Event, row table.Event) error) error {
 	for row, bad := range c.Backup.Raw.Rows(store.Events) {
 		if bad != nil && row.Key.PK == "" {
 			return fmt.Errorf("read the backup: %w", bad)
@@ -151,32 +127,12 @@ func (c *checker) copies(each func(e event.Event, l backend.Logged, older bool) 
 		if err := cmp.Or(bad, unread, c.ctx.Err()); err != nil {
 			continue
 		}
-		l := backend.Logged{ID: stored.EventID, Type: stored.Type, Payload: stored.Payload}
-		if e := l.Event(); e != nil {
-			if err := each(e, l, true); err != nil {
+		if e, err := event.Unmarshal(stored.Type, stored.Payload); err == nil && len(stored.Payload) > 0 {
+			stored.Payload = slices.Clone(stored.Payload)
+			if err := each(e, stored); err != nil {
 				return err
 			}
 		}
 	}
 	return c.ctx.Err()
-}
-
-// loggedEvents reads the events of chats that the log has, a partition after the other.
-func (c *checker) loggedEvents(each func(event.Event, backend.Logged) error) (err error) {
-	for _, t := range c.Data.Topics() {
-		if t.Kind != kafka.Chats {
-			continue
-		}
-		for id := range t.Partitions {
-			failed := c.Data.Records(kafka.Partition{Topic: t.Name, ID: id}, func(l backend.Logged) {
-				if e := l.Event(); e != nil && err == nil {
-					err = each(e, l)
-				}
-			})
-			if err = errors.Join(err, failed, c.ctx.Err()); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

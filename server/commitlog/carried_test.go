@@ -59,7 +59,7 @@ func TestCarried(t *testing.T) {
 	check := func(start int64) {
 		t.Helper()
 		commitlogtest.Reader(t, log, home, start, next, want)
-		_, err := commitlog.Inspect(t.Context(), records.Of(s), func() {}, func(where, what string) error {
+		_, err := commitlog.Inspect(t.Context(), records.Of(s), func() {}, func(_ part, where, what string) error {
 			t.Errorf("%s: %s", where, what)
 			return nil
 		})

@@ -29,7 +29,8 @@ func eventTopic(t testing.TB, log *commitlog.Local, name string, partitions int3
 
 func recordsOf(n, count int) (list []record.Record) {
 	for i := range count {
-		list = append(list, record.Record{Key: []byte(fmt.Sprint("key ", n)), Value: []byte(fmt.Sprint(n, i)), Time: int64(n + 1),
+		list = append(list, record.Record{Key: []byte(fmt.Sprint("key ", n)), Value: []byte(fmt.Sprint(n, i)),
+			Time:    int64(n + 1),
 			Headers: []record.Header{{Key: "same", Value: []byte{0xff}}, {Key: "same"}}})
 	}
 	return list
@@ -283,7 +284,7 @@ func TestEventTopics(t *testing.T) {
 	if _, end, err := log.Bounds(t.Context(), commitlog.Partition{Topic: again.Number}); err != nil || end != 0 {
 		t.Errorf("a topic that is made again ends with %d, %v", end, err)
 	}
-	if in, err := commitlog.Inspect(t.Context(), records.Of(s), func() {}, func(where, what string) error {
+	if in, err := commitlog.Inspect(t.Context(), records.Of(s), func() {}, func(_ part, where, what string) error {
 		return fmt.Errorf("%s: %s", where, what)
 	}); err != nil || in != (commitlog.Inspected{}) {
 		t.Errorf("%+v, %v", in, err)
@@ -324,7 +325,7 @@ func TestInspectEventLog(t *testing.T) {
 	inspect := func(want commitlog.Inspected, lines ...string) {
 		t.Helper()
 		found = nil
-		got, err := commitlog.Inspect(t.Context(), engine, func() {}, func(where, what string) error {
+		got, err := commitlog.Inspect(t.Context(), engine, func() {}, func(_ part, where, what string) error {
 			found = append(found, where+": "+what)
 			return nil
 		})

@@ -78,7 +78,7 @@ func (l *Local) Reclaim(ctx context.Context, id Partition) error {
 	if !ok {
 		return nil
 	}
-	start, _, err := l.view(ctx, id)
+	start, _, _, err := l.view(ctx, id)
 	if err != nil || start == 0 {
 		return err
 	}

@@ -9,11 +9,14 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// Inspect reads all records of logs, compares their checksums and looks for holes. found is
-// called with where something is wrong and what; an error of it ends the inspection.
-// onRecord is called for each record. It returns how much can be read.
+// Found takes what is wrong, and where: in which partition, which is no valid one if a key tells
+// none. An error ends the inspection.
+type Found func(p Partition, where, what string) error
+
+// Inspect reads all records of logs, compares their checksums and looks for holes. onRecord is
+// called for each record. It returns how much can be read.
 func Inspect(
-	ctx context.Context, records store.Records, onRecord func(), found func(where, what string) error,
+	ctx context.Context, records store.Records, onRecord func(), found Found,
 ) (seen Inspected, err error) {
 	in := inspection{found: found, seen: &seen, unlisted: map[uint64]bool{}}
 	var failed error
@@ -48,7 +51,7 @@ type Inspected struct {
 
 // inspection follows the batches of one partition after another.
 type inspection struct {
-	found func(where, what string) error
+	found Found
 	seen  *Inspected
 	at    Partition
 	head  head
@@ -62,7 +65,8 @@ type inspection struct {
 // strays finds topics of the event log that the catalogue does not name.
 func (in *inspection) strays() error {
 	for _, topic := range slices.Sorted(maps.Keys(in.unlisted)) {
-		if err := in.found(fmt.Sprintf("topic %d of the event log", topic), "it has records, but no name"); err != nil {
+		where := fmt.Sprintf("topic %d of the event log", topic)
+		if err := in.found(Partition{Topic: topic}, where, "it has records, but no name"); err != nil {
 			return err
 		}
 	}
@@ -79,18 +83,21 @@ func (in *inspection) catalogue(key, value []byte) (err error) {
 		delete(in.unlisted, t.Number)
 	}
 	if err != nil {
-		return in.found("topics of the event log", err.Error())
+		return in.found(Partition{Topic: FirstEventTopic}, "topics of the event log", err.Error())
 	}
 	return nil
 }
 
 func (in *inspection) record(key, value []byte) error {
-	if inCatalogue(key) {
+	switch {
+	case inCatalogue(key):
 		return in.catalogue(key, value)
+	case ofOthers(key):
+		return nil
 	}
 	p, kind, rest, err := parseKey(key)
 	if err != nil {
-		return in.found(fmt.Sprintf("%x", key), err.Error())
+		return in.found(Partition{}, fmt.Sprintf("%x", key), err.Error())
 	}
 	if p != in.at {
 		if err := in.end(); err != nil {
@@ -129,17 +136,16 @@ func (in *inspection) record(key, value []byte) error {
 			in.seen.Messages += int64(b.Count())
 		}
 		if err != nil {
-			return in.found(fmt.Sprintf("partition %s, batch that ends with position %d", p, last), err.Error())
+			return in.found(p, fmt.Sprintf("partition %s, batch that ends with position %d", p, last), err.Error())
 		}
 	case kindProducer:
 		_, err = parsePublished(value)
-		p := fmt.Sprintf("partition %s, producer %q", p, rest[1:len(rest)-1])
 		if err != nil {
-			return in.found(p, err.Error())
+			return in.found(p, fmt.Sprintf("partition %s, producer %q", p, rest[1:len(rest)-1]), err.Error())
 		}
 	}
 	if err != nil {
-		return in.found(fmt.Sprintf("partition %s", p), err.Error())
+		return in.found(p, fmt.Sprintf("partition %s", p), err.Error())
 	}
 	return nil
 }
@@ -147,7 +153,7 @@ func (in *inspection) record(key, value []byte) error {
 // end is called after the last record of a partition.
 func (in *inspection) end() error {
 	if last := in.head.end - in.head.trailing(); in.next < last {
-		return in.found(fmt.Sprintf("partition %s", in.at),
+		return in.found(in.at, fmt.Sprintf("partition %s", in.at),
 			fmt.Sprintf("it ends with position %d, there were positions up to %d", in.next, last))
 	}
 	return nil

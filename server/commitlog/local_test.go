@@ -113,7 +113,7 @@ func TestDamagedBatches(t *testing.T) {
 				t.Errorf("damaged are %d to %d, want %d to %d; %d positions are read", bad.From, bad.To, c.from, c.to, len(got))
 			}
 			found := 0
-			_, err = commitlog.Inspect(t.Context(), engine, func() {}, func(where, what string) error {
+			_, err = commitlog.Inspect(t.Context(), engine, func() {}, func(_ part, where, what string) error {
 				t.Logf("%s: %s", where, what)
 				found++
 				return nil

@@ -15,6 +15,9 @@ import (
 	"github.com/parley-chat/parley/server/store/embedded/records"
 )
 
+// part is short, for functions in a line.
+type part = commitlog.Partition
+
 // model is a partition as a list of messages, with what its producers published.
 type model struct {
 	start   int64
@@ -244,7 +247,7 @@ func TestLogIsLikeAList(t *testing.T) {
 		for p, m := range w.parts {
 			commitlogtest.Reader(t, w.log, p, m.start, m.end(), m.stored[m.start:])
 		}
-		_, err := commitlog.Inspect(t.Context(), records.Of(w.store), func() {}, func(where, what string) error {
+		_, err := commitlog.Inspect(t.Context(), records.Of(w.store), func() {}, func(_ part, where, what string) error {
 			return fmt.Errorf("%s: %s", where, what)
 		})
 		if err != nil {

@@ -31,12 +31,15 @@ const (
 	MaxTopicName   = 249 // bytes
 )
 
+// OthersKey is the first byte from which on keys are not this package's: consumer groups are there
+// (package port).
+const OthersKey = 0xe2
+
 // The catalogue lies behind the records of all topics, whose keys begin with less than 0x80.
-// The first byte of its keys is its own: others are free for what else the event log keeps.
 const (
 	catalogueKey = 0xe0 // the number of the next topic
 	entryKey     = 0xe1 // name → topic
-	entriesEnd   = entryKey + 1
+	entriesEnd   = OthersKey
 )
 
 const (
@@ -190,6 +193,9 @@ func (l *Local) catalogue(ctx context.Context) (next uint64, all []EventTopic, e
 	}
 	return next, all, nil
 }
+
+// ofOthers reports whether a key is not this package's.
+func ofOthers(key []byte) bool { return len(key) > 0 && key[0] >= OthersKey }
 
 // inCatalogue reports whether a key is one of the catalogue.
 func inCatalogue(key []byte) bool {

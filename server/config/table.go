@@ -95,7 +95,7 @@ var table = []Setting{
 		Help: "how often messages of topics that nobody needs are removed: standard, every 5 min; auto, by the rate of publishes; low, 15 min; high, 1 min; critical, 5 min; incremental, 10 s; low to critical also say how long ended subscriptions are kept: 30, 7, 90 days"},
 	{Name: "PARLEY_EVENT_LOG_MEGABYTES", Flag: "event-log-megabytes", Of: Server, Default: "0",
 		parse: number(0, 65536, func(s *Settings) *int { return &s.EventLogMegabytes }),
-		Help:  "size of the event log of a server that is everything in one process, in units of 1,048,576 bytes; the server removes the oldest records beyond it. A start reads the log into memory, which takes up to four times its size. 0: 512, or a sixteenth of the memory if that is less"},
+		Help:  "size of the search events and dead letters in the event log of a server that is everything in one process, in units of 1,048,576 bytes; the server removes the oldest beyond it. 0: 512"},
 	{Name: "PARLEY_SEARCH_TOPICS", Flag: "search-topics", Of: serverAndWorkers,
 		parse: text(func(s *Settings) *string { return &s.SearchTopics }),
 		Help:  "Kafka topics of search events in place of the declared ones, TYPE=TOPIC with commas between them; behind a topic :aggregate makes the search the key of its records, in place of the event; each topic has one of dead letters, TOPIC.dlq"},

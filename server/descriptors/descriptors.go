@@ -28,20 +28,18 @@ const (
 	minClients = 16  // connections that there always are for clients
 	otherShare = 8   // one of this many parts is for other ports, and what is open for a moment
 	maxOther   = 192 // but not more
-	olderShare = 16  // older files of the log get one of this many parts at most: few are read at a time
 )
 
 // Clients is how many of the wanted connections of clients there may be: the rest is for
-// the store, the log, other ports, and what is open already. The log has files that it
-// writes, and older ones.
-func Clients(wanted, log, older int) int {
+// the store, readers of the Kafka port, other ports, and what is open already.
+func Clients(wanted, readers int) int {
 	limit, used, ok := Count()
 	if !ok {
 		return wanted
 	}
-	return clientsOf(wanted, log+min(older, limit/olderShare), limit, used)
+	return clientsOf(wanted, readers, limit, used)
 }
 
-func clientsOf(wanted, log, limit, used int) int {
-	return min(wanted, max(minClients, limit-used-log-storeOf(limit)-min(maxOther, limit/otherShare)))
+func clientsOf(wanted, readers, limit, used int) int {
+	return min(wanted, max(minClients, limit-used-readers-storeOf(limit)-min(maxOther, limit/otherShare)))
 }

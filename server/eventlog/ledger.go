@@ -22,8 +22,9 @@ type GivenUp struct {
 	At       time.Time // of the last removal
 }
 
-// maxGivenUp bounds the ledger, so that it fits into a row with the longest names of topics. Of more ranges, the two oldest ones of a group and a partition become
-// one, from the start of the first to the end of the last.
+// maxGivenUp bounds the ledger, so that it fits into a row with the longest names of topics. Of more
+// ranges, the two oldest ones of a group and a partition become one, from the start of the first to
+// the end of the last.
 const maxGivenUp = 500
 
 // ledger is the ranges that readers have lost, in the order in which they lost them.

@@ -56,22 +56,10 @@ type Log struct {
 	gaveUp   atomic.Int64
 }
 
-// Topic is a topic of the log.
-type Topic struct {
-	kafka.Topic
-	ID [16]byte // never zero, and never used again for another topic
-}
-
-// Position is the place before a record of a partition.
-type Position struct {
-	kafka.Partition
-	Offset int64
-}
-
 // index is the topics of a log. It never changes: a change makes another one, which shares the
 // partitions.
 type index struct {
-	topics     []Topic
+	topics     []kafka.Topic           // with ids
 	partitions map[string][]*partition // of a topic, by number
 }
 
@@ -135,7 +123,8 @@ func (l *Log) load(ctx context.Context, x *index, t kafka.Topic, made commitlog.
 		}
 		parts[i] = p
 	}
-	x.topics = append(x.topics, Topic{t, made.ID})
+	t.ID = made.ID
+	x.topics = append(x.topics, t)
 	x.partitions[t.Name] = parts
 	return nil
 }
@@ -147,7 +136,7 @@ func (l *Log) Add(ctx context.Context, t kafka.Topic) error {
 	defer l.changing.Unlock()
 	old := l.index.Load()
 	x := &index{topics: slices.Clone(old.topics), partitions: old.partitions}
-	at := slices.IndexFunc(x.topics, func(o Topic) bool { return o.Name == t.Name })
+	at := slices.IndexFunc(x.topics, func(o kafka.Topic) bool { return o.Name == t.Name })
 	switch {
 	case at < 0:
 		made, err := l.cfg.Log.CreateEventTopic(ctx, commitlog.EventTopic{Name: t.Name, Partitions: t.Partitions})
@@ -165,7 +154,8 @@ func (l *Log) Add(ctx context.Context, t kafka.Topic) error {
 		return fmt.Errorf("topic %s has %d partitions in the event log, not %d", t.Name, len(x.partitions[t.Name]),
 			t.Partitions)
 	default:
-		x.topics[at].Topic = t
+		t.ID = x.topics[at].ID
+		x.topics[at] = t
 	}
 	l.index.Store(x)
 	return nil
@@ -190,8 +180,8 @@ func (l *Log) SetReaders(topics []kafka.Topic) {
 	}
 }
 
-// Topics returns all topics: the same slice until something changes. The caller does not change it.
-func (l *Log) Topics() []Topic { return l.index.Load().topics }
+// Topics returns all topics, with their ids: the same slice until something changes. The caller does not change it.
+func (l *Log) Topics() []kafka.Topic { return l.index.Load().topics }
 
 func (x *index) partition(p kafka.Partition) (*partition, error) {
 	parts := x.partitions[p.Topic]
@@ -216,7 +206,7 @@ func (l *Log) Bounds(_ context.Context, p kafka.Partition) (start, end int64, er
 
 // Wait returns nil once the end of one of the partitions is greater than its offset here, which may
 // be at once, and the cause of the context's end otherwise. Error: commitlog.ErrNoTopic.
-func (l *Log) Wait(ctx context.Context, beyond []Position) error {
+func (l *Log) Wait(ctx context.Context, beyond []kafka.Position) error {
 	x := l.index.Load()
 	w := &waiter{wake: make(chan struct{}, 1)}
 	var parts []*partition // that w waits for

@@ -21,7 +21,8 @@ func benchLog(b *testing.B) (*Log, *embedded.Store, string) {
 	s := testkit.Value(embedded.Open(embedded.Options{Dir: dir}))(b)
 	b.Cleanup(func() { testkit.Must(b, s.Close()) })
 	l := testkit.Value(Open(b.Context(), Config{Store: s, Log: commitlog.NewLocal(records.Of(s), time.Now),
-		Generation: "generation", Topics: []kafka.Topic{{Name: "events", Partitions: benchPartitions, Kind: kafka.Chats}}}))(b)
+		Generation: "generation",
+		Topics:     []kafka.Topic{{Name: "events", Partitions: benchPartitions, Kind: kafka.Chats}}}))(b)
 	return l, s, dir
 }
 
@@ -101,9 +102,9 @@ func BenchmarkLogWait(b *testing.B) {
 	for _, readers := range []int{0, 1000} {
 		b.Run(fmt.Sprint("readers=", readers), func(b *testing.B) {
 			l, _, _ := benchLog(b)
-			var elsewhere []Position
+			var elsewhere []kafka.Position
 			for id := range int32(benchPartitions - 1) {
-				elsewhere = append(elsewhere, Position{kafka.Partition{Topic: "events", ID: id + 1}, 0})
+				elsewhere = append(elsewhere, kafka.Position{Partition: kafka.Partition{Topic: "events", ID: id + 1}})
 			}
 			for range readers {
 				go func() { _ = l.Wait(b.Context(), elsewhere) }()

@@ -126,7 +126,8 @@ func show(r *kafka.Record) string {
 		return fmt.Sprintf("%x", b)
 	}
 	var s strings.Builder
-	fmt.Fprintf(&s, "%s/%d@%d %d %s=%s", r.Topic, r.Partition, r.Offset, r.Timestamp.UnixNano(), null(r.Key), null(r.Value))
+	fmt.Fprintf(&s, "%s/%d@%d %d %s=%s", r.Topic, r.Partition, r.Offset, r.Timestamp.UnixNano(), null(r.Key),
+		null(r.Value))
 	for _, h := range r.Headers {
 		fmt.Fprintf(&s, " %q=%s", h.Key, null(h.Value))
 	}
@@ -393,14 +394,16 @@ func TestTopics(t *testing.T) {
 	for _, p := range []kafka.Partition{{Topic: "none"}, {Topic: searchTopic, ID: 2}, {Topic: searchTopic, ID: -1}} {
 		_, _, err := x.Bounds(t.Context(), p)
 		_, readErr := x.Read(t.Context(), p, 0, 1)
-		for _, err := range []error{err, readErr, x.Wait(t.Context(), []Position{{p, 0}}),
-			x.Publish(t.Context(), []Publication{{Records: []*kafka.Record{plain(searchTopic, 0, "v"), plain(p.Topic, p.ID, "v")}}})} {
+		for _, err := range []error{err, readErr, x.Wait(t.Context(), []kafka.Position{{Partition: p, Offset: 0}}),
+			x.Publish(t.Context(), []Publication{{Records: []*kafka.Record{plain(searchTopic, 0, "v"),
+				plain(p.Topic, p.ID, "v")}}})} {
 			if !errors.Is(err, commitlog.ErrNoTopic) {
 				t.Errorf("%s: %v", p, err)
 			}
 		}
 	}
-	if start, end, err := x.Bounds(t.Context(), kafka.Partition{Topic: searchTopic}); start != 0 || end != 0 || err != nil {
+	start, end, err := x.Bounds(t.Context(), kafka.Partition{Topic: searchTopic})
+	if start != 0 || end != 0 || err != nil {
 		t.Errorf("a refused call left %d to %d, %v", start, end, err)
 	}
 }

@@ -66,7 +66,7 @@ func (l *Log) lose(p *partition, s span, cause error) {
 // remedy says how to get back what cannot be read.
 func (l *Log) remedy(topic string, cause error) string {
 	var batch *commitlog.CorruptError
-	chats := slices.ContainsFunc(l.Topics(), func(t Topic) bool { return t.Name == topic && t.Kind == kafka.Chats })
+	chats := slices.ContainsFunc(l.Topics(), func(t kafka.Topic) bool { return t.Name == topic && t.Kind == kafka.Chats })
 	switch {
 	case chats && errors.As(cause, &batch):
 		return "the events are in the store; server replay publishes them again"

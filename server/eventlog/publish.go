@@ -50,7 +50,8 @@ func (l *Log) Publish(ctx context.Context, list []Publication) error {
 	}
 	pending, err := l.cfg.Log.Publish(ctx, w.appends, w.rows)
 	if err == nil {
-		err = pending.Wait(ctx)
+		// Not until ctx ends: the commit is made, and readers must get it.
+		err = pending.Wait(context.WithoutCancel(ctx))
 	}
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)

@@ -32,7 +32,7 @@ func TestLaterPositionsFirst(t *testing.T) {
 	pending := testkit.Value(x.cfg.Log.Publish(t.Context(),
 		[]commitlog.Append{{Partition: part.id, Records: early}}, nil))(t)
 	testkit.Must(t, x.Publish(t.Context(), []Publication{{Records: []*kafka.Record{plain(at.Topic, 0, "late")}}}))
-	testkit.Must(t, x.Wait(t.Context(), []Position{{at, 2}}))
+	testkit.Must(t, x.Wait(t.Context(), []kafka.Position{{Partition: at, Offset: 2}}))
 	values := func() (list []string) {
 		for _, r := range x.all(t, at, 0, 1<<20) {
 			list = append(list, fmt.Sprint(r.Offset, string(r.Value)))
@@ -151,10 +151,10 @@ func TestPublishersAndReaders(t *testing.T) {
 
 // follow reads all partitions until it has so many records.
 func (x *rig) follow(ctx context.Context, total int, each bool) error {
-	var at []Position
+	var at []kafka.Position
 	for _, topic := range x.Topics() {
 		for id := range topic.Partitions {
-			at = append(at, Position{Partition: kafka.Partition{Topic: topic.Name, ID: id}})
+			at = append(at, kafka.Position{Partition: kafka.Partition{Topic: topic.Name, ID: id}})
 		}
 	}
 	for seen := 0; seen < total; {
@@ -191,17 +191,20 @@ func TestWait(t *testing.T) {
 		testkit.Must(t, x.Publish(t.Context(), []Publication{{Records: []*kafka.Record{plain(p.Topic, p.ID, "v")}}}))
 	}
 	publish(zero)
-	testkit.Must(t, x.Wait(t.Context(), []Position{{one, 0}, {zero, 0}}))
+	testkit.Must(t, x.Wait(t.Context(), []kafka.Position{{Partition: one, Offset: 0}, {Partition: zero, Offset: 0}}))
 	broken := errors.New("broken")
 	ended, end := context.WithCancelCause(t.Context())
 	end(broken)
-	for _, at := range [][]Position{{{zero, 1}, {one, 0}}, {}} {
+	for _, at := range [][]kafka.Position{{{Partition: zero, Offset: 1}, {Partition: one, Offset: 0}}, {}} {
 		if err := x.Wait(ended, at); !errors.Is(err, broken) {
 			t.Errorf("%v", err)
 		}
 	}
 	done := make(chan error)
-	go func() { done <- x.Wait(t.Context(), []Position{{one, 3}, {zero, 1}, {one, 0}, {one, 9}}) }()
+	go func() {
+		done <- x.Wait(t.Context(), []kafka.Position{{Partition: one, Offset: 3}, {Partition: zero, Offset: 1},
+			{Partition: one, Offset: 0}, {Partition: one, Offset: 9}})
+	}()
 	part := testkit.Value(x.partition(one))(t)
 	testkit.Eventually(t, "the waiter is there", func() bool {
 		part.mu.Lock()
@@ -225,10 +228,11 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	var wg sync.WaitGroup
 	for n := range readers {
 		rng := rand.New(rand.NewPCG(2, uint64(n)))
-		others := slices.Repeat([]Position{{kafka.Partition{Topic: chatsTopic}, 0}}, 200)
+		others := slices.Repeat([]kafka.Position{{Partition: kafka.Partition{Topic: chatsTopic}}}, 200)
 		wg.Go(func() {
 			for n := range int64(rounds) {
-				beyond := append(slices.Clip(others[:rng.IntN(len(others))]), Position{at, n}) // at another moment
+				// At another moment each time.
+				beyond := append(slices.Clip(others[:rng.IntN(len(others))]), kafka.Position{Partition: at, Offset: n})
 				if err := x.Wait(ctx, beyond); err != nil {
 					t.Errorf("round %d: %v", n, err)
 					return

@@ -99,7 +99,7 @@ type trim struct {
 // cut is where a partition is to begin.
 type cut struct {
 	part  *partition
-	topic *Topic
+	topic *kafka.Topic
 	begin int64 // where it begins now
 	end   int64
 	read  int64 // below it all readers have read; the end without readers
@@ -141,7 +141,7 @@ func (t *trim) fail(c *partition, err error) {
 }
 
 // measure finds the partitions of a topic that have something, and returns how many they are.
-func (t *trim) measure(ctx context.Context, topic *Topic, parts []*partition) (found int) {
+func (t *trim) measure(ctx context.Context, topic *kafka.Topic, parts []*partition) (found int) {
 	for _, p := range parts {
 		c := &cut{part: p, topic: topic}
 		var ok bool
@@ -171,7 +171,7 @@ func (t *trim) measure(ctx context.Context, topic *Topic, parts []*partition) (f
 }
 
 // readers returns up to where all readers of a partition have read.
-func (t *trim) readers(ctx context.Context, topic *Topic, p *partition) (int64, error) {
+func (t *trim) readers(ctx context.Context, topic *kafka.Topic, p *partition) (int64, error) {
 	read := int64(math.MaxInt64)
 	for _, group := range topic.Readers {
 		offsets, asked := t.committed[group]
@@ -241,7 +241,7 @@ func (t *trim) retain(ctx context.Context, c *cut) {
 }
 
 // setting is a number in the settings of a topic; 0 if there is none.
-func setting(t *Topic, name string) int64 {
+func setting(t *kafka.Topic, name string) int64 {
 	n, err := strconv.ParseInt(t.Configs[name], 10, 64)
 	if err != nil {
 		return 0

@@ -87,8 +87,10 @@ func (x *rig) checkLedger(ctx context.Context, p kafka.Partition) error {
 
 // No loss of a reader is missing in the ledger, and none is in it twice, whenever the power fails.
 func TestLedgerAndPowerLoss(t *testing.T) {
-	for seed := range testkit.Rounds(t, "PARLEY_PUBLISH_LOSSES", 20) {
-		if err := lossRound(t, uint64(seed)); err != nil {
+	base := testkit.Seed(t, 0)
+	for n := range testkit.Rounds(t, "PARLEY_PUBLISH_LOSSES", 20) {
+		seed := base + uint64(n)
+		if err := lossRound(t, seed); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 	}

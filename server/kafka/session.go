@@ -13,7 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/parley-chat/parley/server/kafka/logdir"
 	"github.com/parley-chat/parley/server/wait"
 )
 
@@ -40,7 +39,24 @@ const (
 )
 
 // Partition names a partition of a topic.
-type Partition = logdir.Partition
+type Partition struct {
+	Topic string
+	ID    int32
+}
+
+// String is the partition as operators know it.
+func (p Partition) String() string { return fmt.Sprintf("%s/%d", p.Topic, p.ID) }
+
+// Compare orders partitions by topic, and then by number.
+func (p Partition) Compare(q Partition) int {
+	return cmp.Or(cmp.Compare(p.Topic, q.Topic), cmp.Compare(p.ID, q.ID))
+}
+
+// Position is the place before a record of a partition.
+type Position struct {
+	Partition
+	Offset int64
+}
 
 // SessionConfig configures a Session. The callbacks run in a goroutine of the client, never
 // while a batch is being handled.

@@ -1,13 +1,8 @@
-// Package kafka is the only user of Kafka's protocol: the declared topics, clients with
-// fixed settings, and the embedded broker.
+// Package kafka is the only user of Kafka's protocol as a client: the declared topics, and clients with
+// fixed settings.
 //
-// It owns names and configurations of topics, the settings of producers and consumers,
-// and everything that keeps the embedded broker safe to run. What is published and
+// It owns names and configurations of topics, and the settings of producers and consumers. What is published and
 // consumed belongs to the workers.
-//
-// Clients and the embedded broker (the files embedded*.go) are one package because the
-// broker starts, recovers and reads its log through the same clients, and its tests hold
-// both to one contract.
 //
 // Concurrency: types are safe for use by many goroutines where they do not say otherwise.
 package kafka
@@ -28,9 +23,12 @@ type Topic struct {
 	// Readers are Parley's own consumer groups that read the topic. Records of [Chats] are
 	// trimmed only when all of them have committed offsets beyond them.
 	Readers []string
+	// ID is Kafka's id of a topic of the event log in the store: never zero there, and never used again for another
+	// topic. Elsewhere it is not set.
+	ID [16]byte
 }
 
-// Kind says what the records of a topic are. The embedded log has a share for each.
+// Kind says what the records of a topic are. The event log in the store has a share for each but events of chats.
 type Kind uint8
 
 // The kinds of topics.
@@ -44,22 +42,22 @@ const (
 // Kinds lists all kinds, events of chats first.
 func Kinds() []Kind { return []Kind{Chats, Letters, Searches, SearchLetters} }
 
-// shares is the number of parts that the cap of the embedded log has.
+// shares is the number of parts that the cap of the event log in the store has.
 const shares = 16
 
-// limits is what a kind may use of the embedded log, by kind.
+// limits is what a kind may use of that log, by kind.
 //
-// Records of chats wait for their readers, so the relay pauses when their share is full. They
-// may also use what the other kinds leave. Of the others the oldest records go, read or not:
-// no group of Parley has to read search events, and dead letters must not stop consumers.
-// What goes is still in the store, except the dead letters of consumers.
+// Events of chats are references to what the store has anyway: they wait for their readers without a
+// limit. Of the others the oldest records go, read or not: no group of Parley has to read search
+// events, and dead letters must not stop consumers. What goes is still in the store, except the dead
+// letters of consumers.
 var limits = [...]struct {
 	share int64
 	// kept is how long a record stays at least, so that a reader which is connected can
 	// have it before it is trimmed.
 	kept time.Duration
 }{
-	Chats:         {share: 9},
+	Chats:         {},
 	Letters:       {share: 2},
 	Searches:      {share: 4, kept: time.Minute},
 	SearchLetters: {share: 1},
@@ -136,6 +134,9 @@ func Topics() []Topic {
 	}
 	return list
 }
+
+// Groups lists the consumer groups of Parley that read declared topics.
+func Groups() []string { return []string{FanoutGroup, ProjectorGroup} }
 
 // ReadBy lists the declared topics that a consumer group of Parley reads.
 func ReadBy(group string) []string {

@@ -303,10 +303,10 @@ const (
 	FanoutUnwritten  = "parley_fanout_dead_letters_unwritten_total"
 	LogBytes         = "parley_log_bytes"
 	LogUnreadable    = "parley_log_unreadable_records"
+	LogGivenUp       = "parley_log_given_up_records_total"
 	KafkaPortOpen    = "parley_kafka_port_connections_open"
 	KafkaPortRefused = "parley_kafka_port_connections_refused_total"
 	KafkaPortEvicted = "parley_kafka_port_connections_evicted_total"
-	LogFull          = "parley_log_full"
 	LogTrimFailed    = "parley_log_trim_failed"
 
 	ProjectorHandled   = "parley_projector_handled_total"

@@ -25,7 +25,7 @@ func cpu(b *testing.B) time.Duration {
 // record and a chat's at once, by a handler whose calls wait 0, 1 or 5 ms. Slow handlers stop
 // after the first part of the backlog.
 func BenchmarkBacklog(b *testing.B) {
-	b.Run("embedded", func(b *testing.B) { benchmarkBacklog(b, kafkatest.Embedded(b)) })
+	b.Run("process", func(b *testing.B) { benchmarkBacklog(b, kafkatest.InProcess(b)) })
 	b.Run("apache", func(b *testing.B) { benchmarkBacklog(b, kafkatest.Apache(b)) })
 }
 

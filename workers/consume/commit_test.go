@@ -33,9 +33,9 @@ type lab struct {
 // inLabs runs a test in simulated time with each kind of log.
 func inLabs(t *testing.T, values []string, test func(t *testing.T, l *lab)) {
 	t.Helper()
-	for name, make := range map[string]func(*testing.T, []string) *lab{"broker": newLab, "store": newStoreLab} {
+	for name, lab := range map[string]func(*testing.T, []string) *lab{"broker": newLab, "store": newStoreLab} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test(t, make(t, values)) })
+			synctest.Test(t, func(t *testing.T) { test(t, lab(t, values)) })
 		})
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store"
@@ -33,7 +34,6 @@ const (
 	childDir   = "PARLEY_CONSUME_DIR" // makes the test binary such a process
 	childKind  = "PARLEY_CONSUME_KIND"
 	childAddr  = "PARLEY_CONSUME_ADDR" // of Apache Kafka
-	childLog   = "PARLEY_CONSUME_LOG"  // set: the log is in the store
 	childGroup = "PARLEY_CONSUME_GROUP"
 )
 
@@ -67,15 +67,11 @@ func child(dir, kind string) error {
 	if err != nil {
 		return err
 	}
-	addr, options := eng.KafkaAddr(), eng.KafkaOptions()
-	if brokers := os.Getenv(childAddr); brokers != "" {
-		addr, options = brokers, nil
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	resume := make(chan struct{})
 	go readInput(resume, cancel)
 	cfg := Config{
-		Addr: addr, Kafka: options, Group: os.Getenv(childGroup), Consumer: fmt.Sprint("p", os.Getpid()),
+		Addr: os.Getenv(childAddr), Group: os.Getenv(childGroup), Consumer: fmt.Sprint("p", os.Getpid()),
 		Topics: []string{topic}, Store: eng.Store, Clock: time.Now,
 		Logger: slog.New(slog.DiscardHandler), Parallel: 4, Expiry: 6 * time.Second,
 		Handle: func(_ context.Context, r *kafka.Record) error {
@@ -99,17 +95,13 @@ func child(dir, kind string) error {
 			return nil
 		},
 	}
-	if os.Getenv(childLog) != "" {
-		l, err := openStoreLog(context.Background(), eng.Store, eng.TopicLogs)
-		if err != nil {
-			return err
-		}
+	if cfg.Addr == "" {
 		handle := cfg.Handle
 		cfg.Handle = func(ctx context.Context, r *kafka.Record) error {
 			time.Sleep(time.Millisecond) // or all would be handled before a kill comes
 			return handle(ctx, r)
 		}
-		cfg.Join = l.join
+		cfg.Join = func(c kafka.SessionConfig) (Session, error) { return eng.Join(c), nil }
 	}
 	cfg.Isolation = &Isolation{}
 	engines := []Config{cfg}
@@ -160,8 +152,8 @@ type home struct {
 	t       *testing.T
 	dir     string
 	group   string
-	kind    string   // where the log is: an embedded broker, the store, Apache Kafka
-	fixture *fixture // on Apache Kafka; nil where each child has a broker or a log of its own
+	kind    string   // where the log is: the store, Apache Kafka
+	fixture *fixture // on Apache Kafka; nil where each child has a log of its own
 }
 
 // newHome makes a home whose topic has records.
@@ -177,22 +169,16 @@ func newHome(t *testing.T, kind string, values []string) *home {
 	}
 	eng, err := openEngine(h.dir)
 	testkit.Must(t, err)
-	if h.kind == "store" {
-		l := testkit.Value(openStoreLog(t.Context(), eng.Store, eng.TopicLogs))(t)
-		(&fixture{t: t, log: l}).publish(values...)
-		testkit.Must(t, eng.Close())
-		return h
-	}
-	(&fixture{t: t, addr: eng.KafkaAddr(), kafka: eng.KafkaOptions(), broker: &kafkatest.Broker{}}).publish(values...)
+	testkit.Must(t, eng.Publish(t.Context(), []eventlog.Publication{{Records: recordsFor(values...)}}))
 	testkit.Must(t, eng.Close())
 	return h
 }
 
-// homes runs a test with the broker or the log in the process that ends, and on Apache Kafka.
+// homes runs a test with the log in the process that ends, and on Apache Kafka.
 func homes(t *testing.T, values []string, test func(t *testing.T, h *home)) {
 	t.Helper()
 	alongside(t)
-	for _, kind := range []string{"embedded", "store", "apache"} {
+	for _, kind := range []string{"store", "apache"} {
 		t.Run(kind, func(t *testing.T) { test(t, newHome(t, kind, values)) })
 	}
 }
@@ -210,9 +196,6 @@ func (h *home) start(kind string) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childDir+"="+h.dir, childKind+"="+kind, childGroup+"="+h.group)
-	if h.kind == "store" {
-		cmd.Env = append(cmd.Env, childLog+"=store")
-	}
 	if h.fixture != nil {
 		for _, group := range []string{h.group, h.group + "-other"} {
 			h.fixture.expel(group) // otherwise the broker waits for the session of the last child to expire

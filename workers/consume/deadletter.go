@@ -11,9 +11,16 @@ import (
 // DeadLetter is a record that could not be processed.
 type DeadLetter = letter.Letter
 
-// Publisher writes dead letters to their topic. frame puts a schema's id before an
-// encoded dead letter.
+// Publisher writes dead letters to their topic in Kafka, see Writer.
 func Publisher(c *kafka.Client, frame func(payload []byte) ([]byte, error)) func(context.Context, DeadLetter) error {
+	return Writer(func(ctx context.Context, r *kafka.Record) error { return kafka.Publish(ctx, c, r) }, frame)
+}
+
+// Writer writes dead letters to their topic by publish, which returns once the record is durable.
+// frame puts a schema's id before an encoded dead letter.
+func Writer(
+	publish func(context.Context, *kafka.Record) error, frame func(payload []byte) ([]byte, error),
+) func(context.Context, DeadLetter) error {
 	return func(ctx context.Context, d DeadLetter) error {
 		payload, err := d.Encode()
 		if err != nil {
@@ -27,7 +34,7 @@ func Publisher(c *kafka.Client, frame func(payload []byte) ([]byte, error)) func
 		if key == nil { // letters without a key are spread by their position
 			key = []byte(d.ID())
 		}
-		return kafka.Publish(ctx, c, &kafka.Record{
+		return publish(ctx, &kafka.Record{
 			Topic: kafka.DeadLetters, Partition: int32(event.Partition(string(key), int(kafka.Partitions(kafka.DeadLetters)))),
 			Key: d.Record.Key, Value: value,
 			Headers: []kafka.Header{{Key: "dead_letter_id", Value: []byte(d.ID())},

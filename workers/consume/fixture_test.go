@@ -61,8 +61,8 @@ func newFixture(t testing.TB, b *kafkatest.Broker) *fixture {
 // newStoreFixture makes a fixture on the log in a store.
 func newStoreFixture(t testing.TB) *fixture {
 	t.Helper()
-	return &fixture{t: t, log: newStoreLog(t), group: "test", store: dynamotest.Store(t, time.Now), calls: map[string]int{},
-		order: map[string][]string{}, dead: map[string]DeadLetter{}}
+	return &fixture{t: t, log: newStoreLog(t), group: "test", store: dynamotest.Store(t, time.Now),
+		calls: map[string]int{}, order: map[string][]string{}, dead: map[string]DeadLetter{}}
 }
 
 // begin makes a group start at the current end of the topics, or at their beginning if the
@@ -73,7 +73,7 @@ func (r *fixture) begin(group string) {
 }
 
 func (r *fixture) ends() kadm.Offsets {
-	if r.broker.Embedded != nil {
+	if r.broker.Cluster != nil {
 		return nil
 	}
 	offsets := kadm.Offsets{}
@@ -165,7 +165,11 @@ func partitionOf(key string) int32 {
 // publish writes records; a value is "key kind number".
 func (r *fixture) publish(values ...string) {
 	r.t.Helper()
-	var records []*kafka.Record
+	r.publishRecords(recordsFor(values...))
+}
+
+// recordsFor makes records, whose keys are the first words of their values.
+func recordsFor(values ...string) (records []*kafka.Record) {
 	for _, v := range values {
 		key, _, _ := strings.Cut(v, " ")
 		records = append(records, &kafka.Record{
@@ -173,7 +177,7 @@ func (r *fixture) publish(values ...string) {
 			Headers: []kafka.Header{{Key: "h", Value: []byte{0, 255}}},
 		})
 	}
-	r.publishRecords(records)
+	return records
 }
 
 // publishRecords publishes records and sets their offsets.

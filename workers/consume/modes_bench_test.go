@@ -16,7 +16,7 @@ import (
 // memory: by a handler of batches that commits by itself, and in the mode of aggregates, without
 // parked keys and with one in ten parked.
 func BenchmarkModes(b *testing.B) {
-	broker := kafkatest.Embedded(b)
+	broker := kafkatest.InProcess(b)
 	r := newFixture(b, broker)
 	const keys, each = 500, 100
 	var list []*kafka.Record

@@ -382,7 +382,7 @@ func TestLetterAfterTheRow(t *testing.T) {
 // Records without a key belong to no aggregate: one that fails has no followers.
 func TestRecordsWithoutAKeyAreNotParked(t *testing.T) {
 	alongside(t)
-	r := newFixture(t, kafkatest.Embedded(t))
+	r := newFixture(t, kafkatest.InProcess(t))
 	s := &shelf{}
 	var handled atomic.Int64
 	e := r.engine(func(c *Config) {
@@ -412,7 +412,7 @@ func TestRecordsWithoutAKeyAreNotParked(t *testing.T) {
 // parked. What a header does not name is for the handler (EV10).
 func TestTypesThatAreLeftOut(t *testing.T) {
 	alongside(t)
-	r := newFixture(t, kafkatest.Embedded(t))
+	r := newFixture(t, kafkatest.InProcess(t))
 	s := &shelf{}
 	var mu sync.Mutex
 	var seen []string

@@ -166,7 +166,7 @@ func TestRebalancesWithParkedAggregates(t *testing.T) {
 // Many workers at once keep the order of each key and take all of their share (EV27).
 func TestParallelAggregates(t *testing.T) {
 	alongside(t)
-	r := newFixture(t, kafkatest.Embedded(t))
+	r := newFixture(t, kafkatest.InProcess(t))
 	l, s := newLedger(t, r.store), &shelf{}
 	var mu sync.Mutex
 	busy, most := 0, 0

@@ -21,7 +21,7 @@ import (
 // A round starts no record after 60 s, so it ends long before the group expels this member,
 // 300 s after the start of a rebalance.
 func TestTimeOfARound(t *testing.T) {
-	r := newFixture(t, kafkatest.Embedded(t))
+	r := newFixture(t, kafkatest.InProcess(t))
 	if got := r.engine(nil).cfg.Round; got != 60*time.Second {
 		t.Errorf("a round takes %v, expected 60 s", got)
 	}
@@ -72,7 +72,7 @@ func faulty(t *testing.T) (*fixture, *kfake.Cluster) {
 	if _, err := a.Apply(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	r := newFixture(t, kafkatest.Embedded(t)) // for its names and its store
+	r := newFixture(t, kafkatest.InProcess(t)) // for its names and its store
 	r.addr = strings.Join(c.ListenAddrs(), ",")
 	return r, c
 }
@@ -101,7 +101,7 @@ func TestTopicIsRecreated(t *testing.T) {
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
 		r := newFixture(t, b)
 		admin, name, replicas := r.admin(), b.Name("again"), int16(min(b.Brokers(), 3))
-		if b.Embedded != nil { // which does not delete topics
+		if b.Cluster != nil { // which does not delete topics
 			c, err := kfake.NewCluster(kfake.NumBrokers(1))
 			testkit.Must(t, err)
 			t.Cleanup(c.Close)

@@ -12,7 +12,7 @@ import (
 
 // K-043, K-147: a dead letter is in the partition that the contract gives its record's key.
 func TestPartitionVectors(t *testing.T) {
-	b := kafkatest.Embedded(t)
+	b := kafkatest.InProcess(t)
 	c, err := kafka.NewProducer(b.Addr)
 	testkit.Must(t, err)
 	t.Cleanup(c.Close)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/consume"
@@ -15,10 +16,8 @@ import (
 
 // A call on a topic of 5,000 letters, all of which it reads.
 func BenchmarkCount(b *testing.B) {
-	broker, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: b.TempDir(), Listen: "127.0.0.1:0"})
-	testkit.Must(b, err)
-	b.Cleanup(broker.Close)
-	c, err := kafka.NewProducer(broker.Addr())
+	broker := kafkatest.InProcess(b)
+	c, err := kafka.NewProducer(broker.Addr)
 	testkit.Must(b, err)
 	b.Cleanup(c.Close)
 	write := consume.Publisher(c, func(b []byte) ([]byte, error) { return append([]byte{0, 0, 0, 0, 9, 0}, b...), nil })
@@ -40,7 +39,7 @@ func BenchmarkCount(b *testing.B) {
 	for range writers {
 		testkit.Must(b, <-done)
 	}
-	m, err := New(Config{Addr: broker.Addr(), Store: storetest.NewMemory(time.Now), Clock: time.Now,
+	m, err := New(Config{Addr: broker.Addr, Store: storetest.NewMemory(time.Now), Clock: time.Now,
 		Logger: slog.New(slog.DiscardHandler)})
 	testkit.Must(b, err)
 	for b.Loop() {

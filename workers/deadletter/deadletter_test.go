@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/testkit"
@@ -35,17 +36,15 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
-	testkit.Must(t, err)
-	t.Cleanup(b.Close)
-	c, err := kafka.NewProducer(b.Addr())
+	b := kafkatest.InProcess(t)
+	c, err := kafka.NewProducer(b.Addr)
 	testkit.Must(t, err)
 	t.Cleanup(c.Close)
 	r := &fixture{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	clock := func() time.Time { return r.now }
 	r.store = dynamotest.Store(t, clock)
 	r.write = consume.Publisher(c, func(b []byte) ([]byte, error) { return append([]byte{0, 0, 0, 0, 9, 0}, b...), nil })
-	r.manager, err = New(Config{Addr: b.Addr(), Store: r.store, Clock: clock, Logger: slog.New(slog.DiscardHandler)})
+	r.manager, err = New(Config{Addr: b.Addr, Store: r.store, Clock: clock, Logger: slog.New(slog.DiscardHandler)})
 	testkit.Must(t, err)
 	return r
 }

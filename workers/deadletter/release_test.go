@@ -43,7 +43,7 @@ const lineGroup = "projector"
 
 func newLine(t *testing.T) *line {
 	t.Helper()
-	b := kafkatest.Embedded(t)
+	b := kafkatest.InProcess(t)
 	c, err := kafka.NewProducer(b.Addr)
 	testkit.Must(t, err)
 	t.Cleanup(c.Close)

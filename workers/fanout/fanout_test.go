@@ -63,10 +63,6 @@ func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 	w := &fixture{t: t, ctx: ctx, store: storetest.NewMemory(time.Now), broker: broker,
 		mark: broker.Mark(t, kafka.ReadBy(Group)...)}
 	log := slog.New(slog.DiscardHandler)
-	var stable func(context.Context) error
-	if broker.Embedded != nil {
-		stable = broker.Embedded.Flush
-	}
 	ids, err := registry.New(w.store).Events(ctx)
 	w.must(err)
 	serde, err := event.NewSerde(ids, nil)
@@ -75,7 +71,7 @@ func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 	w.must(err)
 	t.Cleanup(client.Close)
 	w.relay, err = relay.New(relay.Config{
-		Store: w.store, Serde: serde, Clock: time.Now, Logger: log, Flush: stable, Sweep: 100 * time.Millisecond,
+		Store: w.store, Serde: serde, Clock: time.Now, Logger: log, Sweep: 100 * time.Millisecond,
 		Publish: relay.Flatten(func(ctx context.Context, records []*kafka.Record) error {
 			if w.down.Load() {
 				return errors.New("no broker")
@@ -133,7 +129,7 @@ func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 // begin makes a group start where the topics ended at the start of the test, or at their
 // beginning if the broker is the test's own.
 func (w *fixture) begin(group string) {
-	if w.broker.Embedded != nil {
+	if w.broker.Cluster != nil {
 		return
 	}
 	offsets := kadm.Offsets{}

@@ -26,7 +26,7 @@ import (
 // dead letters. The other chats of the same partitions are repaired.
 func TestChatWithoutHeadStopsNobody(t *testing.T) {
 	t.Parallel()
-	w := newFixture(t, kafkatest.Embedded(t), false)
+	w := newFixture(t, kafkatest.InProcess(t), false)
 	partition := func(id string) int { return event.Partition(id, int(kafka.Partitions(kafka.MessagesPersisted))) }
 	missing, old := w.group(), w.group()
 	var beside []string // in their partitions

@@ -167,7 +167,7 @@ func onBrokers(t *testing.T, b *kafkatest.Broker) {
 	s := newSite(t, b)
 	next := versions.Name(kafka.MessagesPersisted, 2)
 	admin := kadm.NewClient(b.Client(t, kgo.MetadataMinAge(100*time.Millisecond)))
-	if b.Embedded == nil { // an earlier run may have left it
+	if b.Cluster == nil { // an earlier run may have left it
 		_, _ = admin.DeleteTopics(t.Context(), next)
 		testkit.Eventually(t, "the deletion of an earlier run's topic", func() bool {
 			list, err := admin.ListTopics(t.Context())
@@ -177,10 +177,9 @@ func onBrokers(t *testing.T, b *kafkatest.Broker) {
 	}
 	live := &Live{
 		Store: s.store, Addr: b.Addr, Registry: s.registry, Groups: []string{s.group},
-		Durable: func(context.Context) error { return nil },
 		AddTopic: func(ctx context.Context, topic kafka.Topic, like string) error {
-			if b.Embedded != nil {
-				return b.Embedded.Add(ctx, topic)
+			if b.Cluster != nil {
+				return b.Add(topic)
 			}
 			a, err := kafka.NewAdmin(kafka.Cluster{Brokers: strings.Split(b.Addr, ",")})
 			if err != nil {
@@ -217,11 +216,7 @@ func onBrokers(t *testing.T, b *kafkatest.Broker) {
 		working.Go(func() { s.work(other, name) })
 	}
 	restart()
-	partitions := int32(128)
-	if b.Embedded != nil { // it has all declared topics, and no room for 128 more partitions
-		partitions = 32
-	}
-	r := Request{Topic: kafka.MessagesPersisted, Partitions: partitions, By: "ann", MaxFreeze: time.Minute,
+	r := Request{Topic: kafka.MessagesPersisted, Partitions: 128, By: "ann", MaxFreeze: time.Minute,
 		Ignore: s.others(admin)}
 	for _, phase := range []versions.Phase{versions.Planned, versions.Created, versions.Frozen, versions.Quiet,
 		versions.Drained, versions.Switched} {
@@ -253,7 +248,7 @@ func onBrokers(t *testing.T, b *kafkatest.Broker) {
 
 // others returns the groups of other tests that read the topic.
 func (s *site) others(admin *kadm.Client) (list []string) {
-	if s.b.Embedded != nil {
+	if s.b.Cluster != nil {
 		return nil
 	}
 	groups, err := admin.ListGroups(s.t.Context())

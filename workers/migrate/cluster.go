@@ -24,10 +24,8 @@ type Live struct {
 	Kafka    []kafka.Option
 	Registry *registry.Registry
 	Groups   []string // that must read everything
-	// AddTopic creates a topic with the settings of another one. Durable returns when the log,
-	// including the offsets of groups, is durable.
+	// AddTopic creates a topic with the settings of another one.
 	AddTopic func(ctx context.Context, t kafka.Topic, like string) error
-	Durable  func(ctx context.Context) error
 }
 
 // queryTimeout bounds one query of the cluster, queryRetry is the wait between two attempts.
@@ -113,8 +111,8 @@ func (l *Live) Subscribed(ctx context.Context, topic string) (waiting []string, 
 	return waiting, nil
 }
 
-// Flush implements Cluster.
-func (l *Live) Flush(ctx context.Context) error { return l.Durable(ctx) }
+// Flush implements Cluster: offsets are either in the store, or durable with their commit.
+func (l *Live) Flush(ctx context.Context) error { return l.Store.Durable(ctx) }
 
 // Subjects registers the schemas of this program's events for all versions of their topics,
 // beside the declared names. Without register it only looks them up, and returns

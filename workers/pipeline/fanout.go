@@ -35,7 +35,7 @@ func (c Fanout) addTo(_ context.Context, p *Pipeline) error {
 		return err
 	}
 	e, err := consume.New(consume.Config{
-		Addr: b.KafkaAddr(), Kafka: b.KafkaOptions(), Group: fanout.Group, Consumer: p.cfg.Process,
+		Addr: b.KafkaAddr(), Kafka: b.KafkaOptions(), Join: p.join(), Group: fanout.Group, Consumer: p.cfg.Process,
 		Instance: p.member(fanout.Group),
 		Follow:   s.Topics.Readable(kafka.ReadBy(fanout.Group)...),
 		Batch:    fanout.Repairer(s.Serde, c.Deliver, c.Applied), WriteDeadLetter: write,
@@ -56,15 +56,4 @@ func (c Fanout) addTo(_ context.Context, p *Pipeline) error {
 	service.Stop = c.Stop
 	p.Services = append(p.Services, service)
 	return nil
-}
-
-// deadLetters writes dead letters, with a producer of its own.
-func (p *Pipeline) deadLetters() (func(context.Context, consume.DeadLetter) error, error) {
-	b := p.cfg.Backend
-	producer, err := kafka.NewProducer(b.KafkaAddr(), b.KafkaOptions()...)
-	if err != nil {
-		return nil, err
-	}
-	p.closers = append(p.closers, producer.Close)
-	return consume.Publisher(producer, p.cfg.Schemas.frameDeadLetter), nil
 }

@@ -73,7 +73,7 @@ func (c Operators) addTo(ctx context.Context, p *Pipeline) error {
 		Cluster: &migrate.Live{
 			Store: b.Store, Addr: b.KafkaAddr(), Kafka: b.KafkaOptions(), Registry: s.registry,
 			Groups:   []string{fanout.Group, projection.Group},
-			AddTopic: b.AddTopic, Durable: b.LogStable,
+			AddTopic: b.AddTopic,
 		},
 	})
 	if err != nil {

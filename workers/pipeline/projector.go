@@ -65,7 +65,7 @@ func (c Projector) addTo(_ context.Context, p *Pipeline) error {
 		return err
 	}
 	e, err := consume.New(consume.Config{
-		Addr: b.KafkaAddr(), Kafka: b.KafkaOptions(), Group: projection.Group, Consumer: p.cfg.Process,
+		Addr: b.KafkaAddr(), Kafka: b.KafkaOptions(), Join: p.join(), Group: projection.Group, Consumer: p.cfg.Process,
 		Instance: p.member(projection.Group),
 		Follow:   s.Topics.Readable(read...), Aggregate: set.Aggregate, WriteDeadLetter: write,
 		Store: b.Store, Clock: time.Now, Logger: p.cfg.Logger, MinFetch: c.MinFetch, MaxWait: c.MaxWait,

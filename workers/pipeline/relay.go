@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
-	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/lease"
 	"github.com/parley-chat/parley/server/lifecycle"
@@ -21,15 +21,6 @@ import (
 type Relay struct {
 	Slots     int  // the same in all processes
 	Exclusive bool // no other process can hold a slot: the data directory is locked
-	// Flush returns when what was published is on stable storage; nil where an
-	// acknowledgement says so.
-	Flush func(context.Context) error
-	// FlushWithin is how long a few published rows may wait for Flush; 0: the default of
-	// package relay.
-	FlushWithin time.Duration
-	// Reserve takes room in the log for so many bytes of records. An error says why nothing
-	// may be published at the moment. Nil where the log needs none.
-	Reserve func(bytes int64) error
 	// Awaited reports whether anybody but Fanout may be waiting for events; nil: always.
 	Awaited func() bool
 	// Listen passes on what other processes commit in some shards, until ctx ends. Each
@@ -72,21 +63,18 @@ func (c Relay) addTo(_ context.Context, p *Pipeline) error {
 // runSlot runs the relay of one slot until ctx ends or another process has the slot.
 func (p *relayPart) runSlot(ctx context.Context, s slot.Slot) error {
 	b := p.cfg.Backend
-	publisher, err := kafka.NewPublisher(b.KafkaAddr(), s.TransactionalID, b.KafkaOptions()...)
+	to, err := p.publisher(s.TransactionalID)
 	if err != nil {
 		return err
 	}
-	defer publisher.Close()
+	defer to.close()
 	r, err := relay.New(relay.Config{
 		Store: b.Store, Generation: b.Generation, Serde: p.cfg.Schemas.Serde, Shards: s.Shards, Clock: time.Now,
-		Logger: p.cfg.Logger.With("slot", s.Number), Flush: p.Flush, FlushWithin: p.FlushWithin,
-		Publish: p.topics.Guard(relay.Flatten(func(ctx context.Context, records []*kafka.Record) error {
-			return p.publish(ctx, publisher, records)
-		})),
+		Logger: p.cfg.Logger.With("slot", s.Number), Publish: p.topics.Guard(p.measured(to.publish)), Deletes: b.Embedded(),
 		Awaited: p.Awaited, Failed: p.cfg.Chats.PublishFailed, Created: observe.Created(p.cfg.Chats),
 		Topics: func(ctx context.Context) (versions.State, error) { return versions.Load(ctx, b.Store) },
 		Renew: func(ctx context.Context) error {
-			if err := publisher.Renew(ctx); err != nil {
+			if err := to.renew(ctx); err != nil {
 				return err
 			}
 			return slot.Confirm(ctx, b.Store, p.cfg.Process, s)
@@ -107,25 +95,15 @@ func (p *relayPart) runSlot(ctx context.Context, s slot.Slot) error {
 	return r.Run(ctx)
 }
 
-func (p *relayPart) publish(ctx context.Context, publisher *kafka.Publisher, records []*kafka.Record) error {
-	if err := reserve(p.Reserve, records); err != nil {
-		return err
+// measured records the time of a transaction.
+func (p *relayPart) measured(
+	f func(context.Context, []eventlog.Publication) error,
+) func(context.Context, []eventlog.Publication) error {
+	return func(ctx context.Context, list []eventlog.Publication) error {
+		began := time.Now()
+		defer func() { p.published(time.Since(began)) }()
+		return f(ctx, list)
 	}
-	began := time.Now()
-	defer func() { p.published(time.Since(began)) }()
-	return p.cfg.Backend.ExplainPublish(publisher.Publish(ctx, records))
-}
-
-// reserve takes room in the log for records.
-func reserve(room func(bytes int64) error, records []*kafka.Record) error {
-	if room == nil {
-		return nil
-	}
-	bytes := 0
-	for _, r := range records {
-		bytes += len(r.Key) + len(r.Value)
-	}
-	return room(int64(bytes))
 }
 
 // listen passes nudges from other processes to the relay of a slot until ctx ends.

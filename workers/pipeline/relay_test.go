@@ -2,17 +2,17 @@ package pipeline_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/http/httptest"
 	"regexp"
 	"strconv"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/testkit"
@@ -42,17 +42,17 @@ func TestFailedPublishesAreShown(t *testing.T) {
 	schemas, err := pipeline.LoadSchemas(t.Context(), b.Store, true, log)
 	testkit.Must(t, err)
 	metrics := telemetry.NewMetrics()
-	var refuses atomic.Bool
-	refuses.Store(true)
+	next := kafka.Topics()[0] // a version of a topic that the log does not have yet
+	next.Name = versions.Name(kafka.ChatsCreated, 2)
+	next.Partitions = kafka.Partitions(kafka.ChatsCreated)
+	old := versions.Version{Number: 1, Partitions: next.Partitions, Status: versions.Past}
+	current := versions.Version{Number: 2, Partitions: next.Partitions, Status: versions.Current}
+	testkit.Value(versions.Save(t.Context(), b.Store,
+		versions.State{Topics: map[string][]versions.Version{kafka.ChatsCreated: {old, current}}}))(t)
 	path, err := pipeline.New(t.Context(),
 		pipeline.Config{Backend: b, Process: "srv_test", Schemas: schemas, Metrics: metrics, Chats: metrics.Chats(),
 			Logger: log},
-		pipeline.Relay{Slots: 1, Exclusive: true, Flush: b.LogStable, Reserve: func(int64) error {
-			if refuses.Load() {
-				return errors.New("the log takes nothing")
-			}
-			return nil
-		}})
+		pipeline.Relay{Slots: 1, Exclusive: true})
 	testkit.Must(t, err)
 	t.Cleanup(path.Close)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -77,7 +77,7 @@ func TestFailedPublishesAreShown(t *testing.T) {
 	if n := failed()["ChatUpdated"]; n != 0 {
 		t.Errorf("%d changes of chats are counted, and there was none", n)
 	}
-	refuses.Store(false)
+	testkit.Must(t, b.AddTopic(t.Context(), next, kafka.ChatsCreated))
 	testkit.Eventually(t, "what was refused is published", func() bool {
 		return values(t, metrics, telemetry.RelayPublished)[""] == 2
 	})

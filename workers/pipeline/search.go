@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/lease"
 	"github.com/parley-chat/parley/server/search"
@@ -25,11 +25,10 @@ type Search struct {
 	Targets   search.Targets // nil: the declared ones
 	Attempts  int            // before what a partition refuses for good is a dead letter; 0: the default
 	Exclusive bool           // as in Relay, and what follows
-	Flush     func(context.Context) error
-	// FlushWithin is how long a few published rows may wait for Flush.
-	FlushWithin time.Duration
-	Reserve     func(bytes int64) error
-	Awaited     func() bool
+	// Reserve takes room in the log for so many bytes of records. An error says why nothing
+	// may be published at the moment. Nil where the log needs none.
+	Reserve func(bytes int64) error
+	Awaited func() bool
 }
 
 // searchPart is a Search in its pipeline.
@@ -76,27 +75,27 @@ func (p *searchPart) runSlot(ctx context.Context, s slot.Slot) error {
 	if err != nil {
 		return err
 	}
-	publisher, err := kafka.NewPublisher(b.KafkaAddr(), s.TransactionalID, b.KafkaOptions()...)
+	to, err := p.publisher(s.TransactionalID)
 	if err != nil {
 		return err
 	}
-	defer publisher.Close()
+	defer to.close()
 	log := p.cfg.Logger.With("slot", "search")
 	source := &searchrelay.Source{Store: b.Store, Targets: p.Targets, Partitions: partitions, Clock: time.Now}
 	guard := &searchrelay.Guard{Source: source, Attempts: p.Attempts,
-		Publish: relay.Flatten(func(ctx context.Context, records []*kafka.Record) error {
-			if err := reserve(p.Reserve, records); err != nil {
+		Publish: func(ctx context.Context, list []eventlog.Publication) error {
+			if err := reserve(p.Reserve, list); err != nil {
 				return err
 			}
-			return b.ExplainPublish(publisher.Publish(ctx, records))
-		}),
+			return to.publish(ctx, list)
+		},
 		DeadLettered: func(id, topic string, why error) {
 			p.deadLetters.Add(1)
 			log.Error("a search event became a dead letter", "event", id, "topic", topic, "error", why)
 		}}
 	r, err := relay.New(relay.Config{
 		Store: b.Store, Load: source.Load, Shards: s.Shards, Clock: time.Now, Logger: log,
-		Publish: guard.Do, Flush: p.Flush, FlushWithin: p.FlushWithin, Awaited: p.Awaited,
+		Publish: guard.Do, Deletes: b.Embedded(), Awaited: p.Awaited,
 	})
 	if err != nil {
 		return err
@@ -120,4 +119,18 @@ func (p *searchPart) partitions(ctx context.Context) (map[string]int, error) {
 		}
 	}
 	return found, nil
+}
+
+// reserve takes room in the log for records.
+func reserve(room func(bytes int64) error, list []eventlog.Publication) error {
+	if room == nil {
+		return nil
+	}
+	bytes := 0
+	for i := range list {
+		for _, r := range list[i].Records {
+			bytes += len(r.Key) + len(r.Value)
+		}
+	}
+	return room(int64(bytes))
 }

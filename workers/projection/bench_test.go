@@ -118,11 +118,11 @@ func BenchmarkRebuild(b *testing.B) {
 	}
 }
 
-// A backlog of 100,000 events of 2,000 chats, from the embedded broker into the embedded
+// A backlog of 100,000 events of 2,000 chats, from a broker in the process into the embedded
 // store, through the engine: some records of each chat at a time, as they come.
 func BenchmarkProjector(b *testing.B) {
 	const chats, messages = 2_000, 50
-	broker := kafkatest.Embedded(b)
+	broker := kafkatest.InProcess(b)
 	client, err := kafka.NewTransactional(broker.Addr, broker.Name("bench"))
 	testkit.Must(b, err)
 	defer client.Close()

@@ -37,7 +37,7 @@ type stage struct {
 // each runs a benchmark on each kind of broker.
 func each(b *testing.B, bench func(b *testing.B, br *kafkatest.Broker)) {
 	b.Helper()
-	b.Run("embedded", func(b *testing.B) { bench(b, kafkatest.Embedded(b)) })
+	b.Run("process", func(b *testing.B) { bench(b, kafkatest.InProcess(b)) })
 	b.Run("apache", func(b *testing.B) { bench(b, kafkatest.Apache(b)) })
 }
 
@@ -66,9 +66,6 @@ func newStage(b *testing.B, br *kafkatest.Broker, chats int) *stage {
 		Publish: Flatten(func(ctx context.Context, records []*kafka.Record) error {
 			return kafka.Transact(ctx, client, records)
 		}),
-	}
-	if br.Embedded != nil {
-		cfg.Flush = br.Embedded.Flush
 	}
 	s.relay, err = New(cfg)
 	testkit.Must(b, err)

@@ -23,11 +23,6 @@ func TestOldEventsAreReadable(t *testing.T) {
 		re := r.onKafka(b, b.Name("stamp"), nil)
 		r.now = began
 		r.must(re.Cycle(r.ctx))
-		if b.Embedded != nil {
-			if _, err := b.Embedded.Trim(); err != nil {
-				t.Fatal(err)
-			}
-		}
 		found := false
 		b.Read(t, from, func(rec *kafka.Record) bool {
 			if string(rec.Key) != id {

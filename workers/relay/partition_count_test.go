@@ -38,11 +38,11 @@ func (l *lockedBuffer) String() string {
 // there, and an error is logged once; topics with their declared numbers continue. When the
 // topic has its declared number again, that is logged, and publishing resumes.
 func TestPartitionsAreAddedMeanwhile(t *testing.T) {
-	b := kafkatest.Embedded(t)
+	b := kafkatest.InProcess(t)
 	r := newFixture(t)
 	var log lockedBuffer
 	w := partitioncount.New(b.Addr, slog.New(slog.NewTextHandler(&log, nil)),
-		func() versions.State { return versions.State{} }, b.Embedded.Options()...)
+		func() versions.State { return versions.State{} })
 	re := r.onKafka(b, "counted", func(c *Config, _ *kafka.Client) { c.Publish = w.Guard(c.Publish) })
 	cycle := func() {
 		t.Helper()

@@ -166,7 +166,7 @@ func merge(partitions [][]arrival, rng *rand.Rand, most int) (out []arrival) {
 func TestDocumentedReader(t *testing.T) {
 	t.Parallel()
 	r := newFixture(t)
-	partitions := publishMixed(t, r, kafkatest.Embedded(t))
+	partitions := publishMixed(t, r, kafkatest.InProcess(t))
 	all := map[key]bool{}
 	topics := map[string]bool{}
 	for _, list := range partitions {

@@ -222,7 +222,7 @@ func TestSweepFindsEventsWithoutNudges(t *testing.T) {
 	}
 }
 
-// A row goes once its records are on stable storage, and no sooner (EV67).
+// A row goes once its records are on stable storage, and no sooner (EV67, K-074).
 func TestRowsStayUntilTheRecordsAreStable(t *testing.T) {
 	r := newFixture(t)
 	r.group()
@@ -442,4 +442,22 @@ func TestFailuresAreReported(t *testing.T) {
 	relay.lastSweep = time.Time{}
 	r.rest(relay)
 	r.check(true)
+}
+
+func eventName(e event.Event) string {
+	md := e.GetMetadata()
+	return fmt.Sprint(md.GetGeneration(), "/", e.GetChatId(), "/", md.GetVersion())
+}
+
+// events is the number of committed events.
+func (r *fixture) events() (n int) {
+	r.t.Helper()
+	heads := map[string]int64{}
+	for _, c := range r.commits {
+		heads[c.ChatID] = max(heads[c.ChatID], c.Head.Version)
+	}
+	for _, v := range heads {
+		n += int(v)
+	}
+	return n
 }

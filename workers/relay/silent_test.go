@@ -176,7 +176,8 @@ func outageIsSeen(t *testing.T, serde *event.Serde, silent bool) {
 		testkit.Must(t, err)
 	}
 	r, err := relay.New(relay.Config{
-		Store: st, Serde: serde, Publish: relay.Flatten(publisher.Publish), Failed: metrics.Chats().PublishFailed, Clock: time.Now,
+		Store: st, Serde: serde, Publish: relay.Flatten(publisher.Publish), Failed: metrics.Chats().PublishFailed,
+		Clock:  time.Now,
 		Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	testkit.Must(t, err)

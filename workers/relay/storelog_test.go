@@ -38,10 +38,11 @@ func openInStore(t *testing.T, disk *embeddedtest.Disk, drop func() bool) *inSto
 	p := &inStore{store: disk.Open(t, time.Now), shown: map[kafka.Partition][]string{}}
 	p.log = testkit.Value(eventlog.Open(t.Context(), eventlog.Config{Store: p.store, Generation: "g1", MaxBytes: 1 << 30,
 		Log: commitlog.NewLocal(records.Of(p.store), time.Now)}))(t)
-	p.relay = testkit.Value(New(Config{Store: p.store, Serde: testkit.Value(newSerde())(t), Generation: "g1", Clock: time.Now,
-		Logger: discard, Sweep: 20 * time.Millisecond, Deletes: true, Publish: p.log.Publish, MaxBatch: 20}))(t)
-	p.chats = testkit.Value(chat.New(t.Context(), chat.Config{Store: p.store, Clock: time.Now, Generation: "g1", Producer: "p1",
-		Committed: func(c chat.Commit) {
+	p.relay = testkit.Value(New(Config{Store: p.store, Serde: testkit.Value(newSerde())(t), Generation: "g1",
+		Clock: time.Now, Logger: discard, Sweep: 20 * time.Millisecond, Deletes: true, Publish: p.log.Publish,
+		MaxBatch: 20}))(t)
+	p.chats = testkit.Value(chat.New(t.Context(), chat.Config{Store: p.store, Clock: time.Now, Generation: "g1",
+		Producer: "p1", Committed: func(c chat.Commit) {
 			if !drop() {
 				p.relay.Nudge(c)
 			}

@@ -102,10 +102,10 @@ func TestReplayIntoAnEmptyKafka(t *testing.T) {
 	for _, id := range r.ids {
 		r.send(id, events/chats-2)
 	}
-	re, _ := r.onKafka(kafkatest.Embedded(t))
+	re, _ := r.onKafka(kafkatest.InProcess(t))
 	r.drain(re)
 
-	empty := kafkatest.Embedded(t)
+	empty := kafkatest.InProcess(t)
 	re, serde := r.onKafka(empty)
 	began := time.Now()
 	rep := r.run(Filter{}, false)

@@ -27,11 +27,11 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// From a store in memory to the embedded broker, 10,000 events at a time: the time of the
+// From a store in memory to a broker in the process, 10,000 events at a time: the time of the
 // relay and the broker, not of what records events.
 func BenchmarkRelay(b *testing.B) {
 	const events = 10_000
-	br := kafkatest.Embedded(b)
+	br := kafkatest.InProcess(b)
 	st := storetest.NewMemory(time.Now)
 	streams := map[string]bool{}
 	ids := 0
@@ -42,12 +42,13 @@ func BenchmarkRelay(b *testing.B) {
 	for _, t := range kafka.Topics() {
 		partitions[t.Name] = int(t.Partitions)
 	}
-	publisher := testkit.Value(kafka.NewPublisher(br.Addr, br.Name("bench"), br.Embedded.Options()...))(b)
+	publisher := testkit.Value(kafka.NewPublisher(br.Addr, br.Name("bench")))(b)
 	b.Cleanup(publisher.Close)
 	source := &searchrelay.Source{Store: st, Targets: search.DefaultTargets(), Partitions: partitions, Clock: time.Now}
 	re := testkit.Value(relay.New(relay.Config{Store: st, Load: source.Load, Clock: time.Now,
-		Logger: slog.New(slog.DiscardHandler), Publish: relay.Flatten(publisher.Publish), Shards: []int{64, 65, 66, 67, 68, 69, 70, 71},
-		Flush: br.Embedded.Flush, Sweep: time.Hour}))(b)
+		Logger: slog.New(slog.DiscardHandler), Publish: relay.Flatten(publisher.Publish),
+		Shards: []int{64, 65, 66, 67, 68, 69, 70, 71},
+		Sweep:  time.Hour}))(b)
 	testkit.Must(b, re.Cycle(b.Context()))
 	list := make([]search.Event, 100)
 	for i := range list {

@@ -124,7 +124,7 @@ func (c *integrator) life(b *kafkatest.Broker, group string, effects int) {
 // the reason, and the others continue.
 func TestReferenceConsumer(t *testing.T) {
 	t.Parallel()
-	b := kafkatest.Embedded(t)
+	b := kafkatest.InProcess(t)
 	f := newFixture(t, "")
 	const users = 8
 	for n := range users {

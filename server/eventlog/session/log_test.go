@@ -17,7 +17,7 @@ var errBroken = errors.New("the disk is broken")
 // package consume read the real one.
 type log struct {
 	mu      sync.Mutex
-	topics  []eventlog.Topic
+	topics  []kafka.Topic
 	parts   map[kafka.Partition]*part
 	grown   chan struct{} // is closed when the log grows
 	waits   int           // calls of Wait
@@ -44,7 +44,7 @@ func newLog(topics ...kafka.Topic) *log {
 func (l *log) create(t kafka.Topic) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.topics = append(slices.Clone(l.topics), eventlog.Topic{Topic: t})
+	l.topics = append(slices.Clone(l.topics), t)
 	for id := range t.Partitions {
 		l.parts[kafka.Partition{Topic: t.Name, ID: id}] = &part{}
 	}
@@ -58,7 +58,8 @@ func (l *log) append(p kafka.Partition, gap int64, bytes int) {
 	defer l.mu.Unlock()
 	at := l.parts[p]
 	if at.end += gap; bytes > 0 {
-		at.records = append(at.records, &kafka.Record{Topic: p.Topic, Partition: p.ID, Offset: at.end, Value: make([]byte, bytes)})
+		at.records = append(at.records, &kafka.Record{Topic: p.Topic, Partition: p.ID, Offset: at.end,
+			Value: make([]byte, bytes)})
 		at.end++
 	}
 	close(l.grown)
@@ -73,7 +74,7 @@ func (l *log) trim(p kafka.Partition, start int64) {
 	at.records = slices.DeleteFunc(at.records, func(r *kafka.Record) bool { return r.Offset < start })
 }
 
-func (l *log) Topics() []eventlog.Topic {
+func (l *log) Topics() []kafka.Topic {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.topics
@@ -100,14 +101,14 @@ func (l *log) Read(_ context.Context, p kafka.Partition, from int64, maxBytes in
 	return list, nil
 }
 
-func (l *log) Wait(ctx context.Context, beyond []eventlog.Position) error {
+func (l *log) Wait(ctx context.Context, beyond []kafka.Position) error {
 	l.mu.Lock()
 	l.waits++
 	l.mu.Unlock()
 	for {
 		l.mu.Lock()
 		grown := l.grown
-		there := slices.ContainsFunc(beyond, func(p eventlog.Position) bool { return l.parts[p.Partition].end > p.Offset })
+		there := slices.ContainsFunc(beyond, func(p kafka.Position) bool { return l.parts[p.Partition].end > p.Offset })
 		l.mu.Unlock()
 		if there {
 			return nil

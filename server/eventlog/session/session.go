@@ -30,7 +30,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/wait"
 )
@@ -38,7 +37,7 @@ import (
 // Log is what a session needs of the event log. The methods may be called from any goroutine.
 type Log interface {
 	// Topics returns all topics: the same slice until there is another topic.
-	Topics() []eventlog.Topic
+	Topics() []kafka.Topic
 	// Bounds returns the offset of the first record, and the offset after the last one.
 	Bounds(ctx context.Context, p kafka.Partition) (start, end int64, err error)
 	// Read returns records from an offset on, or from the first that is not trimmed: at least
@@ -46,7 +45,7 @@ type Log interface {
 	Read(ctx context.Context, p kafka.Partition, from int64, maxBytes int) ([]*kafka.Record, error)
 	// Wait returns nil once the end of one of the partitions is greater than its offset here, and
 	// an error once ctx ends.
-	Wait(ctx context.Context, beyond []eventlog.Position) error
+	Wait(ctx context.Context, beyond []kafka.Position) error
 }
 
 // Offsets are the committed offsets of groups: for each partition that of the next record.
@@ -63,13 +62,13 @@ type Session struct {
 	offsets Offsets
 	cfg     kafka.SessionConfig
 
-	topics     []eventlog.Topic // of the log, when partitions were assigned last
+	topics     []kafka.Topic // of the log, when partitions were assigned last
 	partitions map[kafka.Partition]*partition
 	order      []*partition // in which they have turns
 	turn       int          // of the next one
 	size       int          // bytes that are fetched and not polled
 	began      time.Time    // when the present fetch began
-	beyond     []eventlog.Position
+	beyond     []kafka.Position
 	closed     atomic.Bool
 }
 
@@ -270,7 +269,7 @@ func (s *Session) wait(ctx context.Context) error {
 	s.beyond = s.beyond[:0]
 	for _, p := range s.order {
 		if !p.paused {
-			s.beyond = append(s.beyond, eventlog.Position{Partition: p.id, Offset: p.next})
+			s.beyond = append(s.beyond, kafka.Position{Partition: p.id, Offset: p.next})
 		}
 	}
 	if s.size > 0 {

@@ -130,14 +130,14 @@ func TestMinFetch(t *testing.T) {
 		l.append(a0, 0, 70<<10)
 		want("all that a fetch brings of a partition", join(t, l, kafka.SessionConfig{Topics: []string{"a"},
 			MinFetch: 1 << 20, MaxWait: time.Hour}), time.Minute, 7, 0)
-		any := join(t, l, readA)
-		poll(any, time.Minute)
-		poll(any, time.Minute)
+		eager := join(t, l, readA)
+		poll(eager, time.Minute)
+		poll(eager, time.Minute)
 		go func() {
 			time.Sleep(7 * time.Second)
 			l.append(a0, 0, 1)
 		}()
-		want("any record", any, time.Minute, 1, 7*time.Second)
+		want("any record", eager, time.Minute, 1, 7*time.Second)
 	})
 }
 

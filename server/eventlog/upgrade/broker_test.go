@@ -2,7 +2,6 @@ package upgrade_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -10,15 +9,14 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/logdir"
+	"github.com/parley-chat/parley/server/kafka/logdir/oldbroker"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
@@ -32,134 +30,53 @@ var randomTopics = []kafka.Topic{
 	{Name: chatsTopic, Partitions: 3, Kind: kafka.Chats}, {Name: otherTopic, Partitions: 2, Kind: kafka.Searches},
 }
 
-// broker is the one of the last release on a directory.
-type broker struct {
-	cluster *kfake.Cluster
-	dir     string
-	ends    map[kafka.Partition]int64 // when it had opened the files
+// openOld opens a log of random topics as the last release did, with small segments.
+func openOld(dir string, marks map[kafka.Partition]logdir.Mark) (*oldbroker.Broker, error) {
+	return oldbroker.Open(oldbroker.Config{Dir: dir, Topics: oldTopics(), SegmentBytes: 3_000, Marks: marks})
 }
 
-// openBroker does what a start of the last release did: it checks and repairs the files, opens them, and
-// ends the transactions that were left without an end.
-func openBroker(dir string, marks map[kafka.Partition]logdir.Mark) (*broker, error) {
-	var topics []logdir.Topic
+func oldTopics() (list []logdir.Topic) {
 	for _, t := range randomTopics {
-		topics = append(topics, logdir.Topic{Name: t.Name, Partitions: t.Partitions})
+		list = append(list, logdir.Topic{Name: t.Name, Partitions: t.Partitions})
 	}
-	report, err := logdir.Check(dir, topics, marks)
-	if err == nil {
-		err = report.Repair()
-	}
-	if err != nil {
-		return nil, err
-	}
-	open, err := logdir.OpenTxns(dir)
-	if err != nil {
-		return nil, err
-	}
-	b := &broker{dir: dir, ends: map[kafka.Partition]int64{}}
-	if b.cluster, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.ClusterID("parley"), kfake.DataDir(dir),
-		kfake.BrokerConfigs(map[string]string{"log.retention.ms": "-1", "log.retention.bytes": "-1",
-			"log.segment.bytes": "3000", "group.initial.rebalance.delay.ms": "0"})); err != nil {
-		return nil, err
-	}
-	for _, t := range randomTopics {
-		for _, p := range b.cluster.PartitionInfos(t.Name) {
-			b.ends[kafka.Partition{Topic: t.Name, ID: p.Partition}] = p.HighWatermark
-		}
-		if len(b.cluster.PartitionInfos(t.Name)) == 0 {
-			if err := b.cluster.CreateTopic(t.Name, t.Partitions, nil); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return b, b.abort(open)
-}
-
-func (b *broker) abort(list []logdir.Txn) error {
-	if len(list) == 0 {
-		return nil
-	}
-	c, err := b.client()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	req := kmsg.NewPtrWriteTxnMarkersRequest()
-	for _, t := range list {
-		m := kmsg.NewWriteTxnMarkersRequestMarker()
-		m.ProducerID, m.ProducerEpoch = t.Producer, t.Epoch
-		m.Topics = []kmsg.WriteTxnMarkersRequestMarkerTopic{{Topic: t.Topic, Partitions: []int32{t.ID}}}
-		req.Markers = append(req.Markers, m)
-	}
-	_, err = c.SeedBrokers()[0].Request(context.Background(), req)
-	return err
-}
-
-func (b *broker) client(more ...kgo.Opt) (*kgo.Client, error) {
-	return kgo.NewClient(append(more, kgo.SeedBrokers(b.cluster.ListenAddrs()...), kgo.DisableClientMetrics(),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MetadataMinAge(10*time.Millisecond))...)
+	return list
 }
 
 // show reads what readers of committed records see, and what groups have committed.
-func (b *broker) show(ctx context.Context) (released, error) {
+func show(ctx context.Context, b *oldbroker.Broker) (released, error) {
 	r := released{content: content{Partitions: map[string]*readPart{}}}
-	for p, end := range b.ends {
-		info := b.cluster.PartitionInfo(p.Topic, p.ID)
+	for p, end := range b.Ends {
+		info := b.Cluster.PartitionInfo(p.Topic, p.ID)
 		if end == 0 {
 			continue
 		}
 		part := &readPart{Start: info.LogStartOffset, End: end}
 		r.Partitions[p.String()] = part
-		if err := b.read(ctx, p, info, part); err != nil {
+		if err := b.Read(ctx, p, func(r *kgo.Record) {
+			s := seen{Offset: r.Offset, Time: r.Timestamp.UnixMilli(), Key: short(r.Key), Value: short(r.Value)}
+			for _, h := range r.Headers {
+				s.Headers = append(s.Headers, [2]*[]byte{short([]byte(h.Key)), short(h.Value)})
+			}
+			part.Records = append(part.Records, s)
+		}); err != nil {
 			return r, err
 		}
 	}
 	for _, g := range groupNames {
-		info := b.cluster.GroupInfo(g)
+		info := b.Cluster.GroupInfo(g)
 		if info == nil {
 			continue
 		}
 		for topic, partitions := range info.Commits {
 			for id, c := range partitions {
 				// A commit beyond the end is set back to it; a partition without one would begin again.
-				if end := b.ends[kafka.Partition{Topic: topic, ID: id}]; end > 0 {
+				if end := b.Ends[kafka.Partition{Topic: topic, ID: id}]; end > 0 {
 					r.Offsets = append(r.Offsets, committed{g, topic, id, min(c.Offset, end), -1, c.Metadata})
 				}
 			}
 		}
 	}
 	return r, nil
-}
-
-func (b *broker) read(ctx context.Context, p kafka.Partition, info *kfake.PartitionInfo, part *readPart) error {
-	if info.LogStartOffset >= info.HighWatermark {
-		return nil
-	}
-	c, err := b.client(kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{p.Topic: {p.ID: kgo.NewOffset().At(info.LogStartOffset)}}))
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	for end := false; !end; {
-		fetches := c.PollFetches(ctx)
-		if err := errors.Join(ctx.Err(), fetches.Err()); err != nil {
-			return fmt.Errorf("%s: %w", p, err)
-		}
-		fetches.EachRecord(func(r *kgo.Record) {
-			end = end || r.Offset >= info.HighWatermark-1
-			if r.Attrs.IsControl() {
-				return
-			}
-			s := seen{Offset: r.Offset, Time: r.Timestamp.UnixMilli(), Key: short(r.Key), Value: short(r.Value)}
-			for _, h := range r.Headers {
-				s.Headers = append(s.Headers, [2]*[]byte{short([]byte(h.Key)), short(h.Value)})
-			}
-			part.Records = append(part.Records, s)
-		})
-	}
-	return nil
 }
 
 var groupNames = []string{"reader", "sink"}
@@ -196,7 +113,7 @@ func chatOf(n int) string { return fmt.Sprint("chat_", n) }
 
 // writer fills a log at random.
 type writer struct {
-	*broker
+	*oldbroker.Broker
 	rng   *rand.Rand
 	plain *kgo.Client
 	clock int64
@@ -205,12 +122,12 @@ type writer struct {
 // writeUntilKilled writes to the log of a directory, a line for each step, until it is killed or has done
 // so many steps; then it closes the log.
 func writeUntilKilled(dir string, seed uint64, steps int) error {
-	b, err := openBroker(dir, nil)
+	b, err := openOld(dir, nil)
 	if err != nil {
 		return err
 	}
-	w := &writer{broker: b, rng: rand.New(rand.NewPCG(seed, 1)), clock: 1_700_000_000_000}
-	if w.plain, err = b.client(); err != nil {
+	w := &writer{Broker: b, rng: rand.New(rand.NewPCG(seed, 1)), clock: 1_700_000_000_000}
+	if w.plain, err = b.Client(); err != nil {
 		return err
 	}
 	for n := range steps {
@@ -220,7 +137,7 @@ func writeUntilKilled(dir string, seed uint64, steps int) error {
 		fmt.Println(n)
 	}
 	w.plain.Close()
-	b.cluster.Close()
+	b.Close()
 	return nil
 }
 
@@ -247,7 +164,7 @@ func (w *writer) partition() kafka.Partition {
 
 // transaction commits, aborts, or leaves a transaction without an end, which the next one of its id aborts.
 func (w *writer) transaction(ctx context.Context) error {
-	c, err := w.client(kgo.TransactionalID(fmt.Sprint("t", w.rng.IntN(3))))
+	c, err := w.Client(kgo.TransactionalID(fmt.Sprint("t", w.rng.IntN(3))))
 	if err != nil {
 		return err
 	}
@@ -272,9 +189,9 @@ func (w *writer) transaction(ctx context.Context) error {
 // trim removes the first records of a partition.
 func (w *writer) trim() error {
 	p := w.partition()
-	info := w.cluster.PartitionInfo(p.Topic, p.ID)
+	info := w.Cluster.PartitionInfo(p.Topic, p.ID)
 	if n := info.HighWatermark - info.LogStartOffset; n > 0 {
-		return w.cluster.DeleteRecords(p.Topic, p.ID, info.LogStartOffset+w.rng.Int64N(n))
+		return w.Cluster.DeleteRecords(p.Topic, p.ID, info.LogStartOffset+w.rng.Int64N(n))
 	}
 	return nil
 }

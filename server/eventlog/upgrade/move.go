@@ -176,7 +176,6 @@ func (m *mover) put(e *logdir.Entry, ref *reference, fresh bool) {
 		m.step, m.size = append(m.step, commitlog.Append{Partition: m.at, Gap: gap}), 0
 	}
 	a := &m.step[len(m.step)-1]
-	a.Time = max(a.Time, e.Time, 1)
 	m.bytes, m.size = m.bytes+size, m.size+size
 	if ref == nil {
 		a.Records = append(a.Records, rec)

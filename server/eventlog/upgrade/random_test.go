@@ -209,18 +209,14 @@ func TestRandomLogs(t *testing.T) {
 			fill(t, dir, rng)
 			var marks map[kafka.Partition]logdir.Mark
 			if rng.IntN(2) == 0 {
-				var topics []logdir.Topic
-				for _, topic := range randomTopics {
-					topics = append(topics, logdir.Topic{Name: topic.Name, Partitions: topic.Partitions})
-				}
-				marks = testkit.Value(logdir.Check(dir, topics, nil))(t).Marks
+				marks = testkit.Value(logdir.Check(dir, oldTopics(), nil))(t).Marks
 			}
 			damage(t, dir, rng)
 			again := t.TempDir()
 			testkit.Must(t, os.CopyFS(again, os.DirFS(dir)))
-			b := testkit.Value(openBroker(again, marks))(t)
-			want := testkit.Value(b.show(t.Context()))(t)
-			b.cluster.Close()
+			b := testkit.Value(openOld(again, marks))(t)
+			want := testkit.Value(show(t.Context(), b))(t)
+			b.Close()
 			before := sums(t, dir)
 
 			disk, groups := embeddedtest.NewDisk(nil), &rows{}
@@ -233,11 +229,7 @@ func TestRandomLogs(t *testing.T) {
 					t.Errorf("%s has changed", path)
 				}
 			}
-			if _, err := commitlog.Inspect(t.Context(), records.Of(x.store), func() {}, func(where, what string) error {
-				return errors.New(where + ": " + what)
-			}); err != nil {
-				t.Error(err)
-			}
+			x.inspect(t)
 		})
 		if !ok {
 			return

@@ -28,7 +28,7 @@ func roomFor(bytes int64) int64 { return bytes + min(bytes, writeAhead) + spare 
 // checkRoom refuses to begin without the room for what is left to move: the size of its files, as
 // though no record became a reference.
 func (r *run) checkRoom(ctx context.Context) error {
-	segments, err := logdir.Segments(r.Dir)
+	sizes, err := logdir.Sizes(r.Dir)
 	if err != nil {
 		return err
 	}
@@ -37,16 +37,16 @@ func (r *run) checkRoom(ctx context.Context) error {
 		return err
 	}
 	need := int64(0)
-	for _, s := range segments {
-		r.report.Bytes += s.Bytes
+	for p, bytes := range sizes {
+		r.report.Bytes += bytes
 		moved := int64(0)
-		if topic := numbers[s.Topic]; topic != 0 {
-			if _, moved, err = r.Log.Bounds(ctx, commitlog.Partition{Topic: topic, Number: s.ID}); err != nil {
+		if topic := numbers[p.Topic]; topic != 0 {
+			if _, moved, err = r.Log.Bounds(ctx, commitlog.Partition{Topic: topic, Number: p.ID}); err != nil {
 				return err
 			}
 		}
-		if _, end := r.old.Bounds(s.Partition); moved < end {
-			need += s.Bytes
+		if _, end := r.old.Bounds(p); moved < end {
+			need += bytes
 		}
 	}
 	if need == 0 || r.Room == nil {

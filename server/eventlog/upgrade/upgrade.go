@@ -99,6 +99,11 @@ func Done(ctx context.Context, s store.Store) (bool, error) {
 	return it.Get(table.AttrLogMoved).Int64() > 0, nil
 }
 
+// Finish records that there is no old log to move, in a store that never had one.
+func Finish(ctx context.Context, s store.Store, at time.Time) error {
+	return (&state{store: s}).finish(ctx, at)
+}
+
 // Run moves the old log unless that is done, and returns when everything is durable. An error
 // may end it at any point; the next call continues. Errors: those of Behind, of files, and of the
 // store. The text says what to do where an operator can do something.

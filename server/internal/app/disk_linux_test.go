@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -103,49 +102,6 @@ func TestDiskThatHangs(t *testing.T) {
 	s.stop()
 }
 
-// The event log's disk is full while the store's is not. The log names the cause and the
-// directory, people chat on, and with room again every event is published.
-func TestFullDiskOfTheEventLog(t *testing.T) {
-	t.Parallel() // it mostly waits
-	dir := t.TempDir()
-	logs := filepath.Join(dir, "log")
-	testkit.Must(t, os.Mkdir(logs, 0o700))
-	if err := syscall.Mount("tmpfs", logs, "tmpfs", 0, "size=128k"); err != nil {
-		t.Skip("not run: a file system cannot be mounted: ", err)
-	}
-	t.Cleanup(func() { testkit.Must(t, syscall.Unmount(logs, syscall.MNT_DETACH)) })
-	s := startScreened(t, "--listen", "127.0.0.1:0", "--data-dir", dir)
-	alice := s.as(t, dir, "alice")
-	s.as(t, dir, "bob").list(t)
-	created, err := alice.chats.CreateChat(t.Context(), group())
-	testkit.Must(t, err)
-	send := func() {
-		t.Helper()
-		_, err := alice.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{
-			ChatId: created.GetChat().GetChat().GetChatId(), Content: noise(4_000)})
-		testkit.Must(t, err)
-	}
-	const cause = "no space left on the disk of the event log: "
-	sent := 0
-	testkit.Eventually(t, "the relay names the directory", func() bool {
-		send()
-		sent++
-		return strings.Contains(s.log.String(), cause+logs)
-	})
-	if log := s.log.String(); !strings.Contains(log, `msg="the event log cannot be written" dir=`+logs) {
-		t.Error(log)
-	}
-	send() // people chat on
-	testkit.Must(t, syscall.Mount("tmpfs", logs, "tmpfs", syscall.MS_REMOUNT, "size=64m"))
-	testkit.Eventually(t, "all is published", func() bool {
-		values, err := readMetrics(t.Context(), "127.0.0.1:"+s.port)
-		testkit.Must(t, err)
-		return values["parley_relay_published_total"] >= float64(sent+1) && values["parley_relay_backlog_rows"] == 0 &&
-			values["parley_relay_unavailable_partitions"] == 0
-	})
-	s.stop()
-}
-
 // The page on full disks, executed line by line on a disk that is full: what it says that a
 // command shows is shown, and on the larger disk writes work.
 func TestFullDiskPage(t *testing.T) {
@@ -196,7 +152,7 @@ func TestFullDiskPage(t *testing.T) {
 	}
 	for _, want := range []string{"the disk of " + filepath.Join(home, ".parley") + " is nearly full: writes are refused",
 		"parley_disk_free_bytes{", "parley_disk_reserve_bytes{", "} 1\n", "parley_disk_hours_left{",
-		"parley_disk_slowest_call_seconds{", ".parley/store", ".parley/log", "--disk-reserve 1GB",
+		"parley_disk_slowest_call_seconds{", ".parley/store", "--disk-reserve 1GB",
 		"the disk is nearly full"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("nothing of the page said %q: %s", want, said)

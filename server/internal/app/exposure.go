@@ -45,8 +45,11 @@ func (c Config) allowedHosts() edge.Hosts {
 
 // guard bounds a listener's connections.
 func (p *program) guard(l net.Listener) *edge.Guard {
-	written, older := p.backend.Descriptors()
-	limits := edge.Limits{Connections: descriptors.Clients(p.cfg.MaxConnections, written, older),
+	readers := 0
+	if mode := p.cfg.Backend.Embedded; mode != nil {
+		readers = mode.KafkaConnections
+	}
+	limits := edge.Limits{Connections: descriptors.Clients(p.cfg.MaxConnections, readers),
 		PerAddress: p.cfg.MaxConnectionsPerAddress}
 	if limits.Connections < p.cfg.MaxConnections {
 		limit, _, _ := descriptors.Count()

@@ -339,13 +339,13 @@ type auditor struct {
 	events  map[string]bool  // ids of messages that came
 	last    map[string]int64 // sequence that came last of a chat, for the first time
 	read    map[int32]int64  // next offset by partition: nothing beyond was ever committed
-	damaged bool             // the log lost events, which came again behind others
+	damaged bool             // a repair found events that were lost, and they came again behind others
 }
 
 const auditors = "auditors"
 
 // await reads until all messages of a chat have come. Each comes for the first time only after
-// the one before it, as long as the log was not damaged.
+// the one before it, as long as the store was not damaged.
 func (a *auditor) await(ctx context.Context, r *onFaultyDisk, id string, stored []*messagev1.Message) {
 	a.t.Helper()
 	missing := func() bool {

@@ -2,8 +2,6 @@ package app_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -64,15 +62,6 @@ func TestStartOnAFullDisk(t *testing.T) {
 		t.Errorf("topics: %d, %s%s", code, out, errs)
 	}
 	full.stop()
-
-	// Nor does a log that is gone keep it from starting: what it had is announced again.
-	testkit.Must(t, os.RemoveAll(filepath.Join(dir, "log")))
-	lost := startScreened(t, "--listen", "127.0.0.1:0", "--data-dir", dir, "--disk-reserve", tooMuch)
-	refuses(t, lost, dir)
-	if log := lost.log.String(); !strings.Contains(log, "will be published again") {
-		t.Error(log)
-	}
-	lost.stop()
 
 	again := startScreened(t, "--listen", "127.0.0.1:0", "--data-dir", dir, "--disk-reserve", "1MB")
 	_, err = again.as(t, dir, "alice").messages.SendMessage(t.Context(), send)

@@ -154,7 +154,7 @@ var shown = []struct {
 	{"parley_backup_overdue_seconds", "gauge", "", embedded}, {"parley_backup_failed_total", "counter", "", embedded},
 	{"parley_disk_free_bytes", "gauge", "dir", embedded}, {"parley_disk_reserve_bytes", "gauge", "dir", embedded},
 	{"parley_disk_hours_left", "gauge", "dir", embedded}, {"parley_disk_slowest_call_seconds", "gauge", "dir", embedded},
-	{"parley_log_full", "gauge", "", embedded}, {"parley_log_trim_failed", "gauge", "", embedded},
+	{"parley_log_given_up_records_total", "counter", "", embedded}, {"parley_log_trim_failed", "gauge", "", embedded},
 	{"parley_clock_skew_seconds", "gauge", "", embedded | server | worker | operator},
 	{"parley_dynamodb_requests_total", "counter", "", server | worker | operator},
 	{"parley_dynamodb_conflicts_total", "counter", "", server | worker | operator},

@@ -12,6 +12,7 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/testkit"
@@ -147,15 +148,8 @@ func unreadable(t *testing.T, dir string) *kafka.Record {
 			t.Error(err)
 		}
 	}()
-	c, err := kafka.NewProducer(eng.KafkaAddr(), eng.KafkaOptions()...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
 	bad := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 9, Key: []byte("chat_x"), Value: []byte("no event")}
-	if err := kafka.Publish(t.Context(), c, bad); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, eng.Publish(t.Context(), []eventlog.Publication{{Records: []*kafka.Record{bad}}}))
 	return bad
 }
 

@@ -45,17 +45,14 @@ func (p *program) buildPipeline(ctx context.Context) error {
 	}
 	keeper := p.backend.LogKeeper(p.log)
 	keeper.Measure(p.metrics)
-	reserve := func(kind kafka.Kind) func(int64) error {
-		return func(bytes int64) error { return keeper.Reserve(kind, bytes) }
-	}
+	reserve := func(bytes int64) error { return keeper.Reserve(kafka.Searches, bytes) }
 	awaited := func() bool { return p.backend.LogWatched() || p.topics.ReadsEvents() }
 	path, err := pipeline.New(ctx,
 		pipeline.Config{Backend: p.backend, Process: p.process, Schemas: schemas, Metrics: p.metrics, Chats: p.counts,
 			Logger: p.log},
-		pipeline.Relay{Slots: 1, Exclusive: true, Flush: p.backend.LogStable, FlushWithin: flushWithin,
-			Reserve: reserve(kafka.Chats), Awaited: awaited},
+		pipeline.Relay{Slots: 1, Exclusive: true, Awaited: awaited},
 		pipeline.Search{Targets: p.cfg.searchTargets, Attempts: p.cfg.SearchAttempts, Exclusive: true,
-			Flush: p.backend.LogStable, FlushWithin: flushWithin, Reserve: reserve(kafka.Searches), Awaited: awaited},
+			Reserve: reserve, Awaited: awaited},
 		pipeline.Fanout{Deliver: deliver, Applied: p.hub.Applied, MinFetch: minFetch, MaxWait: maxFetchWait},
 		pipeline.Projector{Exclusive: true, MinFetch: minFetch, MaxWait: maxFetchWait, Live: &p.sends},
 		pipeline.Reconcile{Chats: p.chats},
@@ -88,7 +85,3 @@ func (p *program) scheduleBackups() {
 		p.services = append(p.services, lifecycle.Service{Name: "backups", Run: s.Run})
 	}
 }
-
-// flushWithin is how long a few rows that are published wait for the sync of the log: it
-// takes several syncs of files, whose time a quiet server has better use for.
-const flushWithin = 5 * time.Second

@@ -44,8 +44,7 @@ func TestDataAreTheServersAlone(t *testing.T) {
 				leave(p)
 				checkPrivate(t, dir, seen)
 			}
-			for _, want := range []string{"auth.key", "kafka.properties", "LOCK", "FORMAT", "topics.json", "acls.json",
-				"sasl.json", "MANIFEST-", ".log"} {
+			for _, want := range []string{"auth.key", "kafka.properties", "LOCK", "FORMAT", "SEAL", "MANIFEST-", ".log"} {
 				names := slices.Collect(maps.Keys(seen))
 				if !slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, want) }) {
 					t.Errorf("no file like %s was seen", want)

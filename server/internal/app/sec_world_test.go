@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -126,17 +127,35 @@ func (w *secWrites) during(f func()) []string {
 	return slices.Clone(w.keys)
 }
 
-// secRecords counts commits of records beside the tables: the logs of topics.
-type secRecords struct {
-	store.Records
+// secLogs counts what changes the logs of topics.
+type secLogs struct {
+	commitlog.Log
 	writes *secWrites
 }
 
-func (r secRecords) Commit(
-	ctx context.Context, records []store.Record, rows ...store.Key,
-) (func() error, error) {
-	r.writes.note(fmt.Sprintf("%d records", len(records)))
-	return r.Records.Commit(ctx, records, rows...)
+func (l secLogs) Create(ctx context.Context, t commitlog.Topic) error {
+	l.writes.note("a topic")
+	return l.Log.Create(ctx, t)
+}
+
+func (l secLogs) Append(ctx context.Context, appends []commitlog.Append) ([]commitlog.Appended, error) {
+	l.writes.note(fmt.Sprintf("%d batches", len(appends)))
+	return l.Log.Append(ctx, appends)
+}
+
+func (l secLogs) Begin(ctx context.Context, appends []commitlog.Append) (*commitlog.Pending, error) {
+	l.writes.note(fmt.Sprintf("%d batches", len(appends)))
+	return l.Log.Begin(ctx, appends)
+}
+
+func (l secLogs) Trim(ctx context.Context, p commitlog.Partition, before int64) (int64, error) {
+	l.writes.note("a trim")
+	return l.Log.Trim(ctx, p, before)
+}
+
+func (l secLogs) Delete(ctx context.Context, topic uint64) error {
+	l.writes.note("a deletion")
+	return l.Log.Delete(ctx, topic)
 }
 
 // secLog collects what is logged, at every level.
@@ -221,7 +240,7 @@ func newSecWorld(t *testing.T) *secWorld {
 func (w *secWorld) count(b *backend.Backend) {
 	w.writes = &secWrites{Store: b.Store, turn: make(chan struct{}, 1)}
 	b.Store = w.writes
-	b.TopicLogs = secRecords{b.TopicLogs, w.writes}
+	b.Logs = secLogs{b.Logs, w.writes}
 }
 
 func (w *secWorld) must(err error) {

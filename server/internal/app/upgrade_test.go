@@ -73,14 +73,14 @@ func TestUpgradePage(t *testing.T) {
 		p.signaled(t, os.Interrupt)
 		format := filepath.Join(data, "FORMAT")
 		was := testkit.Value(os.ReadFile(format))(t)
-		testkit.Must(t, os.WriteFile(format, []byte("parley 3 3\n"), 0o600))
+		testkit.Must(t, os.WriteFile(format, []byte("parley 4 4\n"), 0o600))
 		refused, err := exec.CommandContext(t.Context(), binary(t), "--data-dir", data).CombinedOutput()
 		_, block, _ := strings.Cut(page, "```text\n")
 		line, _, _ := strings.Cut(block, "\n")
 		if err == nil || !strings.Contains(string(refused), line) {
 			t.Errorf("the page says %q, the program %q", line, refused)
 		}
-		if now := testkit.Value(os.ReadFile(format))(t); string(now) != "parley 3 3\n" {
+		if now := testkit.Value(os.ReadFile(format))(t); string(now) != "parley 4 4\n" {
 			t.Errorf("the refused program left %q", now)
 		}
 		testkit.Must(t, os.WriteFile(format, was, 0o600))

@@ -21,10 +21,18 @@ var rules = []rule{
 		why:     "as Pebble",
 	},
 	{
-		imports: []string{"github.com/twmb/franz-go/pkg/kgo/...", "github.com/twmb/franz-go/pkg/kadm/...",
-			"github.com/twmb/franz-go/pkg/kfake/..."},
-		only: []string{"server/kafka/...", "server/backend"},
-		why:  "one place knows how Kafka is spoken to",
+		imports: []string{"github.com/twmb/franz-go/pkg/kgo/...", "github.com/twmb/franz-go/pkg/kadm/..."},
+		only:    []string{"server/kafka/...", "server/backend"},
+		why:     "one place knows how Kafka is spoken to",
+	},
+	{
+		imports: []string{"github.com/twmb/franz-go/pkg/kfake/..."},
+		only:    []string{"server/kafka/kafkatest", "server/kafka/logdir/oldbroker"},
+		why:     "a broker made for tests has no place in a program",
+	},
+	{
+		imports: []string{"server/kafka/logdir/oldbroker"}, only: []string{"server/kafka/logdir", "server/eventlog/upgrade"},
+		tests: true, why: "the broker of earlier releases is for tests of what reads its files",
 	},
 	{
 		imports: []string{"github.com/twmb/franz-go/pkg/sr/..."},
@@ -260,6 +268,11 @@ var bounds = []bound{
 		"the move of an old log knows both logs, and neither engines nor the broker",
 	},
 	{"server/commitlog/record", nil, "the bytes of records know no log"},
+	{"server/kafka/logdir", []string{"server/kafka"}, "the files of an old log are read without knowing what reads them"},
+	{
+		"server/kafka/logdir/oldbroker", []string{"server/kafka/logdir"},
+		"the broker of earlier releases knows its files, and nothing of Parley's rules",
+	},
 	{
 		"server/topic/partition/...",
 		[]string{"server/topic/partition/...", "server/commitlog", "server/topic/filter", "server/topic/positions"},
@@ -276,7 +289,7 @@ var bounds = []bound{
 			"server/topic/partition/cursor", "server/topic/positions", "server/topic/settings", "gen/..."},
 		"what a place makes of the rows of topics is the same whatever the engine",
 	},
-	{"server/kafka/serve", nil, "requests are answered without knowing listeners, groups or stores"},
+	{"server/kafka/serve", []string{"server/kafka"}, "requests are answered without knowing listeners, groups or stores"},
 	{
 		"server/search", []string{"server/kafka", "server/store/table", "gen/..."},
 		"what search events are knows topics and rows, and neither stores nor callers",

@@ -21,7 +21,6 @@ import (
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/backend"
-	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/topicadmin"
 	"github.com/parley-chat/parley/server/internal/topicapi"
@@ -86,7 +85,7 @@ type Plane struct {
 func New(ctx context.Context, cfg Config) (_ *Plane, err error) {
 	p := &Plane{cfg: cfg, streams: topicapi.NewStreams(cfg.Revoked), sums: newSums()}
 	b := cfg.Backend
-	if b.TopicLogs == nil && b.KafkaAddr() == "" {
+	if b.Logs == nil && b.KafkaAddr() == "" {
 		return p, nil
 	}
 	if p.client, err = kafka.NewProducer(b.KafkaAddr(), b.KafkaOptions()...); err != nil {
@@ -97,13 +96,12 @@ func New(ctx context.Context, cfg Config) (_ *Plane, err error) {
 			p.client.Close()
 		}
 	}()
-	if b.TopicLogs == nil {
-		p.events = topiclog.New(topiclog.Config{Client: p.client}) // brokers answer for what they have stored
+	p.events = topiclog.New(topiclog.Config{Client: p.client})
+	if b.Logs == nil {
 		return p, p.divide()
 	}
-	p.events = topiclog.New(topiclog.Config{Client: p.client, Flush: b.LogStable})
 	p.service, err = topic.New(ctx, topic.Config{
-		Store: b.Store, Log: commitlog.NewLocal(b.TopicLogs, cfg.Clock), Logger: cfg.Logger, Clock: cfg.Clock,
+		Store: b.Store, Log: b.Logs, Logger: cfg.Logger, Clock: cfg.Clock,
 		Resident: topic.ResidentBytes(memory.Total()), Jobs: cfg.Jobs, Events: p.events,
 		Audit: p.audit(audit.New(b.Store, cfg.Clock)),
 	})

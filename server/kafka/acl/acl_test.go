@@ -328,7 +328,7 @@ func TestNoAuthorizer(t *testing.T) {
 		if err := Check(t.Context(), a.Client(), "", roles...); err != nil {
 			t.Error(err)
 		}
-		if b.Embedded != nil {
+		if b.Cluster != nil {
 			return // it keeps ACLs and asks nobody
 		}
 		if _, err := Apply(t.Context(), a.Client(), defaults(t)); err == nil || strings.Contains(err.Error(), "\n") {

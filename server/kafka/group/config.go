@@ -60,9 +60,12 @@ type Limits struct {
 type Config struct {
 	Store  Store
 	Topics Topics
-	// Forbidden tells whether a client may not use a group. Such groups are refused with GROUP_AUTHORIZATION_FAILED and
-	// are left out of lists. It is called under the coordinator's lock. Nil forbids none.
+	// Forbidden tells whether a client may only look at a group: it can list and describe the group and fetch its
+	// offsets; everything else is refused with GROUP_AUTHORIZATION_FAILED. It is called under the coordinator's lock.
+	// Nil forbids none.
 	Forbidden func(c Client, group string) bool
+	// Permanent tells whether the offsets of a group never expire. It is called under the coordinator's lock. Nil: none.
+	Permanent func(group string) bool
 	Limits    Limits
 	Retention time.Duration    // of the offsets of empty groups; 0 is 7 days
 	Clock     func() time.Time // nil is time.Now, whose times have a monotonic reading
@@ -123,6 +126,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Permanent == nil {
+		c.Permanent = func(string) bool { return false }
 	}
 	if c.Forbidden == nil {
 		c.Forbidden = func(Client, string) bool { return false }

@@ -28,14 +28,14 @@ func (m *machine) fetch(r request, req *kmsg.OffsetFetchRequest) {
 		res := kmsg.NewPtrOffsetFetchResponse()
 		res.Version = req.Version
 		if req.Version < 8 {
-			m.fetchOne(r.client, req, res)
+			m.fetchOne(req, res)
 			return res
 		}
 		seen := map[string]bool{}
 		for _, g := range req.Groups {
 			if !seen[g.Group] { // an answer is not larger than what is stored
 				seen[g.Group] = true
-				res.Groups = append(res.Groups, m.fetchGroup(r.client, g, req.Version))
+				res.Groups = append(res.Groups, m.fetchGroup(g, req.Version))
 			}
 		}
 		return res
@@ -43,7 +43,7 @@ func (m *machine) fetch(r request, req *kmsg.OffsetFetchRequest) {
 }
 
 // fetchOne answers the versions for one group, in the form of those for many.
-func (m *machine) fetchOne(c Client, req *kmsg.OffsetFetchRequest, res *kmsg.OffsetFetchResponse) {
+func (m *machine) fetchOne(req *kmsg.OffsetFetchRequest, res *kmsg.OffsetFetchResponse) {
 	of := kmsg.OffsetFetchRequestGroup{Group: req.Group}
 	if req.Topics != nil || req.Version < 2 {
 		of.Topics = []kmsg.OffsetFetchRequestGroupTopic{}
@@ -51,7 +51,7 @@ func (m *machine) fetchOne(c Client, req *kmsg.OffsetFetchRequest, res *kmsg.Off
 	for _, t := range req.Topics {
 		of.Topics = append(of.Topics, kmsg.OffsetFetchRequestGroupTopic{Topic: t.Topic, Partitions: t.Partitions})
 	}
-	got := m.fetchGroup(c, of, req.Version)
+	got := m.fetchGroup(of, req.Version)
 	res.ErrorCode = got.ErrorCode
 	if req.Version < 2 && got.ErrorCode != 0 { // errors are those of partitions
 		for _, t := range of.Topics {
@@ -78,17 +78,11 @@ func noOffset(partition int32, code int16) kmsg.OffsetFetchResponseGroupTopicPar
 }
 
 // fetchGroup returns the offsets of a group: those that are asked for or, if topics are null, all.
-func (m *machine) fetchGroup(
-	c Client, req kmsg.OffsetFetchRequestGroup, version int16,
-) kmsg.OffsetFetchResponseGroup {
+func (m *machine) fetchGroup(req kmsg.OffsetFetchRequestGroup, version int16) kmsg.OffsetFetchResponseGroup {
 	res := kmsg.NewOffsetFetchResponseGroup()
 	res.Group = req.Group
-	switch {
-	case len(req.Group) > m.cfg.Limits.Name:
+	if len(req.Group) > m.cfg.Limits.Name {
 		res.ErrorCode = kerr.InvalidGroupID.Code
-		return res
-	case m.cfg.Forbidden(c, req.Group):
-		res.ErrorCode = kerr.GroupAuthorizationFailed.Code
 		return res
 	}
 	var offsets map[place]offset
@@ -156,7 +150,7 @@ func sortedPlaces(offsets map[place]offset) []place {
 	return all
 }
 
-// list names the groups that a client may use.
+// list names the groups.
 func (m *machine) list(r request, req *kmsg.ListGroupsRequest) {
 	res := kmsg.NewPtrListGroupsResponse()
 	res.Version = req.Version
@@ -164,8 +158,7 @@ func (m *machine) list(r request, req *kmsg.ListGroupsRequest) {
 		return len(filter) == 0 || slices.ContainsFunc(filter, func(s string) bool { return strings.EqualFold(s, what) })
 	}
 	for name, g := range m.groups {
-		if m.cfg.Forbidden(r.client, name) || !has(req.StatesFilter, g.state.String()) ||
-			!has(req.TypesFilter, "classic") {
+		if !has(req.StatesFilter, g.state.String()) || !has(req.TypesFilter, "classic") {
 			continue
 		}
 		one := kmsg.NewListGroupsResponseGroup()
@@ -176,8 +169,11 @@ func (m *machine) list(r request, req *kmsg.ListGroupsRequest) {
 	m.reply(r.token, res)
 }
 
-// operations are what a client may do with a group, in the bits of Kafka's operations: read, delete, describe.
-const operations = 1<<3 | 1<<6 | 1<<8
+// What a client may do with a group, in the bits of Kafka's operations: describe, or also read and delete.
+const (
+	lookingOperations = 1 << 8
+	usingOperations   = lookingOperations | 1<<3 | 1<<6
+)
 
 // describe says what members groups have, each once.
 func (m *machine) describe(r request, req *kmsg.DescribeGroupsRequest) {
@@ -195,8 +191,6 @@ func (m *machine) describe(r request, req *kmsg.DescribeGroupsRequest) {
 		switch {
 		case len(name) > m.cfg.Limits.Name:
 			one.ErrorCode = kerr.InvalidGroupID.Code
-		case m.cfg.Forbidden(r.client, name):
-			one.ErrorCode = kerr.GroupAuthorizationFailed.Code
 		case g == nil || g.state == dead:
 			one.State = dead.String()
 			if req.Version >= 6 {
@@ -206,8 +200,12 @@ func (m *machine) describe(r request, req *kmsg.DescribeGroupsRequest) {
 			}
 		default:
 			g.describe(&one)
-			if req.IncludeAuthorizedOperations {
-				one.AuthorizedOperations = operations
+			switch {
+			case !req.IncludeAuthorizedOperations:
+			case m.cfg.Forbidden(r.client, name):
+				one.AuthorizedOperations = lookingOperations
+			default:
+				one.AuthorizedOperations = usingOperations
 			}
 		}
 		res.Groups = append(res.Groups, one)

@@ -311,7 +311,10 @@ func (g *group) subscriptions() func(topic string) bool {
 // expires returns the stamp at which an offset expires while the group is empty.
 func (m *machine) expires(g *group, o offset) time.Duration {
 	kept := min(m.cfg.Retention, time.Duration(maxMilliseconds)*time.Millisecond)
-	if o.retention > 0 {
+	switch {
+	case m.cfg.Permanent(g.name):
+		kept = time.Duration(maxMilliseconds) * time.Millisecond
+	case o.retention > 0:
 		kept = o.retention
 	}
 	return max(o.committed, g.empty) + kept

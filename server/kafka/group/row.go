@@ -223,3 +223,16 @@ func (all *rows) check() error {
 	}
 	return nil
 }
+
+// NameOf returns the name of the group that a row with a key belongs to; "" if the key is none of a row.
+func NameOf(key []byte) string {
+	switch {
+	case len(key) == 0:
+	case key[0] == kindGroup:
+		return string(key[1:])
+	case key[0] == kindOffset:
+		name, _, _ := readOffsetKey(key[1:])
+		return name
+	}
+	return ""
+}

@@ -1,4 +1,4 @@
-// Package kafkatest runs tests on each kind of broker that there is: the embedded one
+// Package kafkatest runs tests of clients on each kind of broker that there is: one in the process of the test
 // always, and Apache Kafka if PARLEY_TEST_KAFKA names its brokers.
 //
 // Topics have fixed names and Apache's keep what earlier tests wrote. So a test names
@@ -41,41 +41,57 @@ const limit = 90 * time.Second
 // Broker is where a test runs.
 type Broker struct {
 	Addr string // as the constructors of clients take it
-	// Embedded is the broker of this process; nil on Apache Kafka.
-	Embedded *kafka.Broker
+	// Cluster is that of this process, which keeps nothing; nil on Apache Kafka.
+	Cluster *kfake.Cluster
 
 	run  string
 	ours bool // it is of .tools/engines; one test's own
 }
 
-// Each runs a test on the embedded broker and on Apache Kafka. The latter says that it
+// Each runs a test on a broker of this process and on Apache Kafka. The latter says that it
 // was not run if there is none.
 func Each(t *testing.T, test func(t *testing.T, b *Broker)) {
 	t.Helper()
-	t.Run("embedded", func(t *testing.T) { test(t, Embedded(t)) })
+	t.Run("process", func(t *testing.T) { test(t, InProcess(t)) })
 	t.Run("apache", func(t *testing.T) { test(t, Apache(t)) })
 }
 
-// Embedded starts a broker of the test's own.
-func Embedded(t testing.TB) *Broker {
+// InProcess starts a broker of the test's own in memory, with the declared topics.
+func InProcess(t testing.TB) *Broker {
 	t.Helper()
-	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
+	// Members of a group that start together would otherwise wait for more of them.
+	b := start(t, kfake.NumBrokers(1), kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}))
+	for _, topic := range kafka.Topics() {
+		if err := b.Add(topic); err != nil {
+			t.Fatal(err)
+		}
 	}
-	t.Cleanup(b.Close)
-	return &Broker{Addr: b.Addr(), Embedded: b, run: newRun()}
+	return b
 }
 
-// Fake starts brokers in memory, which keep nothing and do what a test tells them.
+// Add makes a topic of brokers in the process, which may be there.
+func (b *Broker) Add(t kafka.Topic) error {
+	if len(b.Cluster.PartitionInfos(t.Name)) == int(t.Partitions) {
+		return nil
+	}
+	return b.Cluster.CreateTopic(t.Name, t.Partitions, nil)
+}
+
+// Fake starts brokers in memory without topics, which do what a test tells them.
 func Fake(t testing.TB) (*Broker, *kfake.Cluster) {
 	t.Helper()
-	c, err := kfake.NewCluster(kfake.NumBrokers(3))
+	b := start(t, kfake.NumBrokers(3))
+	return b, b.Cluster
+}
+
+func start(t testing.TB, options ...kfake.Opt) *Broker {
+	t.Helper()
+	c, err := kfake.NewCluster(options...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return &Broker{Addr: strings.Join(c.ListenAddrs(), ","), run: newRun()}, c
+	return &Broker{Addr: strings.Join(c.ListenAddrs(), ","), Cluster: c, run: newRun()}
 }
 
 // Apache is Apache Kafka with the declared topics; it skips the test if there is none.

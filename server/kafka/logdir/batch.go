@@ -3,8 +3,6 @@ package logdir
 import (
 	"encoding/binary"
 	"hash/crc32"
-	"math"
-	"time"
 )
 
 // The head of a record batch, and where its fields are.
@@ -18,7 +16,6 @@ const (
 	atAttributes  = 21 // the sum covers all from here on
 	atLastDelta   = 23
 	atFirstTime   = 27
-	atMaxTime     = 35
 	atProducer    = 43
 	transactional = 1 << 4
 	control       = 1 << 5
@@ -76,43 +73,4 @@ func next(b []byte, follows func(offset int64, skipped int) bool) int {
 		}
 	}
 	return len(b)
-}
-
-// filler makes the batch that stands for missing offsets: the marker of a transaction
-// that nobody began, which clients skip. One batch spans 2³¹ offsets at most.
-func filler(s Span) (out []byte) {
-	for s.From < s.To {
-		last := min(s.To-1-s.From, math.MaxInt32)
-		out = append(out, marker(s.From, int32(last))...)
-		s.From += last + 1
-	}
-	return out
-}
-
-func marker(offset int64, delta int32) []byte {
-	// A control record: length, attributes, time and offset deltas, key (version 0,
-	// type 0: abort), value (version 0, coordinator 0), no headers.
-	body := []byte{0, 0}
-	body = binary.AppendVarint(body, int64(delta))
-	body = binary.AppendVarint(body, 4)
-	body = append(body, 0, 0, 0, 0)
-	body = binary.AppendVarint(body, 6)
-	body = append(body, 0, 0, 0, 0, 0, 0, 0)
-	record := append(binary.AppendVarint(nil, int64(len(body))), body...)
-
-	b := make([]byte, headSize, headSize+len(record))
-	binary.BigEndian.PutUint64(b, uint64(offset))
-	binary.BigEndian.PutUint32(b[atLength:], uint32(headSize-prefixSize+len(record)))
-	b[atMagic] = 2
-	binary.BigEndian.PutUint16(b[atAttributes:], transactional|control)
-	binary.BigEndian.PutUint32(b[atLastDelta:], uint32(delta))
-	now := uint64(time.Now().UnixMilli())
-	binary.BigEndian.PutUint64(b[atFirstTime:], now)
-	binary.BigEndian.PutUint64(b[atMaxTime:], now)
-	binary.BigEndian.PutUint64(b[atProducer:], math.MaxInt64) // no broker gives this id away
-	binary.BigEndian.PutUint32(b[headSize-8:], math.MaxUint32)
-	binary.BigEndian.PutUint32(b[headSize-4:], 1) // records
-	b = append(b, record...)
-	binary.BigEndian.PutUint32(b[atSum:], crc32.Checksum(b[atAttributes:], castagnoli))
-	return b
 }

@@ -59,7 +59,7 @@ func (t *txns) has(h batch) bool {
 }
 
 // Bounds are the first offset of a partition and the one behind its last, as its files and its
-// [Mark] have them: the broker shows the same once they are repaired. Both are 0 for a partition
+// [Mark] have them: the broker showed the same after its repair. Both are 0 for a partition
 // that has had nothing.
 func (r *Report) Bounds(p Partition) (start, end int64) {
 	part := r.partitions[p]
@@ -125,13 +125,13 @@ func (r *Report) Committed(p Partition, from int64, to Reading) error {
 	from = max(from, part.first)
 	for i, s := range part.segs {
 		info, err := os.Stat(s.path(part.dir, segmentSuffix))
-		if errors.Is(err, os.ErrNotExist) && len(s.pieces) > 0 && s.pieces[0].to == 0 {
+		if errors.Is(err, os.ErrNotExist) && len(s.Pieces) > 0 && s.Pieces[0].To == 0 {
 			continue // it is missing, and only stands for what it had
 		}
 		if err != nil {
 			return fmt.Errorf("read log: %w", err)
 		}
-		if i+1 == len(part.segs) || part.segs[i+1].base > from {
+		if i+1 == len(part.segs) || part.segs[i+1].Base > from {
 			if err := part.committed(s, from, to); err != nil {
 				return err
 			}
@@ -144,20 +144,20 @@ func (r *Report) Committed(p Partition, from int64, to Reading) error {
 }
 
 // committed reads a segment.
-func (p *partition) committed(s *segment, from int64, to Reading) error {
+func (p *partition) committed(s *Segment, from int64, to Reading) error {
 	b, err := os.ReadFile(s.path(p.dir, segmentSuffix))
 	if err != nil {
 		return fmt.Errorf("read log: %w", err)
 	}
 	unpack := kgo.DefaultDecompressor()
-	for _, piece := range s.pieces {
-		if piece.to == 0 {
+	for _, piece := range s.Pieces {
+		if piece.To == 0 {
 			continue
 		}
-		if piece.to > len(b) {
+		if piece.To > len(b) {
 			return fmt.Errorf("%s: %s has changed since it was checked", p.name, s.path(p.dir, segmentSuffix))
 		}
-		for rest := b[piece.from:piece.to]; len(rest) > 0; {
+		for rest := b[piece.From:piece.To]; len(rest) > 0; {
 			h, whole := parse(rest)
 			if !whole {
 				return fmt.Errorf("%s: %s has changed since it was checked", p.name, s.path(p.dir, segmentSuffix))
@@ -189,6 +189,9 @@ func (p *partition) give(h batch, b []byte, unpack kgo.Decompressor, from int64,
 	}
 	return to.Batch(list)
 }
+
+// codecBits are the attributes of a batch that name its compression.
+const codecBits = 7
 
 // appendTime is the attribute of a batch whose records have the time at which it was stored.
 const appendTime = 1 << 3

@@ -25,7 +25,7 @@ func Counts(dir string) (map[string]int32, error) {
 		return nil, fmt.Errorf("read log: %w", err)
 	}
 	var list topicList
-	if json.Unmarshal(b, &list) == nil { // else the check makes it again
+	if json.Unmarshal(b, &list) == nil { // else the files count
 		for _, t := range list.Topics {
 			n[t.Name] = int32(t.Partitions)
 		}

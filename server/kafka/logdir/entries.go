@@ -13,9 +13,9 @@ import (
 	"strings"
 )
 
-// The broker appends what it knows of consumer groups and of producers to two files, as records
-// of a length, a checksum and a JSON object. When it opens a file it stops at the first record that
-// it cannot read and drops all records behind it, which are those of other groups, too.
+// The broker appended what it knew of consumer groups and of producers to two files, as records
+// of a length, a checksum and a JSON object. When it opened a file it stopped at the first record that
+// it could not read and dropped all records behind it, which are those of other groups, too.
 const (
 	groupsFile = "groups.log"
 	pidsFile   = "pids.log"
@@ -55,15 +55,8 @@ func (u Unreadable) String() string {
 	return b.String()
 }
 
-// entryFile is what of a file of records can be read.
-type entryFile struct {
-	name  string
-	good  []byte // the records that can be read
-	write bool   // the file is to be written again
-}
-
-// checkEntries checks the two files. The broker writes both when it stops; a log that was used and has
-// no file of groups has lost it, because Repair makes an empty one before the broker first starts.
+// checkEntries checks the two files. A log that was used and has no file of groups has lost it: each start made an
+// empty one where there was none, before the broker first opened the log.
 func (r *Report) checkEntries(used bool) error {
 	for _, name := range []string{groupsFile, pidsFile} {
 		b, err := os.ReadFile(filepath.Join(r.dir, name))
@@ -72,11 +65,12 @@ func (r *Report) checkEntries(used bool) error {
 			return fmt.Errorf("read log: %w", err)
 		}
 		good, lost := readEntries(name, b)
-		if missing && name == groupsFile && used {
-			lost = []Unreadable{{File: name}}
+		if name == groupsFile {
+			if r.groups = good; missing && used {
+				lost = []Unreadable{{File: name}}
+			}
 		}
 		r.Unreadable = append(r.Unreadable, lost...)
-		r.entries = append(r.entries, entryFile{name, good, len(lost) > 0 || missing && name == groupsFile})
 	}
 	return nil
 }
@@ -122,20 +116,4 @@ func groupsIn(b []byte) (names []string) {
 		}
 	}
 	return names
-}
-
-// writeEntries writes the files of records that have lost some, with the others.
-func (r *Report) writeEntries() error {
-	for _, f := range r.entries {
-		if !f.write {
-			continue
-		}
-		if err := replace(filepath.Join(r.dir, f.name), f.good); err != nil {
-			return err
-		}
-		if err := syncDir(r.dir); err != nil {
-			return err
-		}
-	}
-	return nil
 }

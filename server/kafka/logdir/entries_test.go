@@ -3,45 +3,46 @@ package logdir_test
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
-	"github.com/twmb/franz-go/pkg/kversion"
+	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/logdir"
+	"github.com/parley-chat/parley/server/kafka/logdir/oldbroker"
 	"github.com/parley-chat/parley/server/testkit"
 )
 
 // groups are consumer groups of other programs, in the order in which they commit.
 var groups = []string{"first", "second", "third", "fourth", "fifth"}
 
-// committed opens a log and returns what the groups have committed, 0 for nothing.
-func committed(t *testing.T, dir string, marks kafka.Marks) map[string]int64 {
+// committed opens a log and returns what the groups have committed.
+func committed(t *testing.T, dir string, marks map[kafka.Partition]logdir.Mark) map[string]int64 {
 	t.Helper()
-	b := testkit.Value(kafka.OpenBroker(kafka.BrokerConfig{Dir: dir, Listen: "127.0.0.1:0", MaxBytes: 1 << 20,
-		Known: marks}))(t)
+	b := testkit.Value(oldbroker.Open(config(dir, marks)))(t)
 	defer b.Close()
-	c := testkit.Value(kgo.NewClient(kgo.SeedBrokers(b.Addr()), kgo.DisableClientMetrics(),
-		kgo.MaxVersions(kversion.V3_0_0())))(t)
-	defer c.Close()
 	found := map[string]int64{}
 	for _, g := range groups {
-		req := kmsg.NewPtrOffsetFetchRequest()
-		group := kmsg.NewOffsetFetchRequestGroup()
-		group.Group = g
-		req.Group, req.Groups = g, append(req.Groups, group)
-		res := testkit.Value(req.RequestWith(t.Context(), c))(t)
-		for _, rg := range res.Groups {
-			for _, topic := range rg.Topics {
-				for _, p := range topic.Partitions {
-					found[g] += p.Offset
-				}
+		if info := b.Cluster.GroupInfo(g); info != nil {
+			if c, ok := info.Commits[part.Topic][part.ID]; ok {
+				found[g] = c.Offset
 			}
+		}
+	}
+	return found
+}
+
+// read returns the same from the file.
+func read(r *logdir.Report) map[string]int64 {
+	found := map[string]int64{}
+	for _, g := range r.Groups() {
+		for _, c := range g.Commits {
+			found[g.Name] = c.Offset
 		}
 	}
 	return found
@@ -49,26 +50,16 @@ func committed(t *testing.T, dir string, marks kafka.Marks) map[string]int64 {
 
 // withGroups makes a log in which each group has committed its number, as a process leaves it that is
 // killed: each commit is a record of its own.
-func withGroups(t *testing.T) (dir string, marks kafka.Marks) {
+func withGroups(t *testing.T) (dir string, marks map[kafka.Partition]logdir.Mark) {
 	t.Helper()
 	dir, marks = filled(t, 4, 100)
-	b := testkit.Value(kafka.OpenBroker(kafka.BrokerConfig{Dir: dir, Listen: "127.0.0.1:0", MaxBytes: 1 << 20,
-		Known: marks}))(t)
-	defer b.Close()
-	c := testkit.Value(kgo.NewClient(kgo.SeedBrokers(b.Addr()), kgo.DisableClientMetrics(),
-		kgo.MaxVersions(kversion.V3_0_0())))(t)
+	b := opened(t, dir, marks)
+	c := testkit.Value(b.Client())(t)
 	defer c.Close()
 	for i, g := range groups {
-		req := kmsg.NewPtrOffsetCommitRequest()
-		req.Group, req.Generation = g, -1
-		topic, p := kmsg.NewOffsetCommitRequestTopic(), kmsg.NewOffsetCommitRequestTopicPartition()
-		p.Partition, p.Offset = part.ID, int64(i+1)
-		topic.Topic, topic.Partitions = part.Topic, append(topic.Partitions, p)
-		req.Topics = append(req.Topics, topic)
-		res := testkit.Value(req.RequestWith(t.Context(), c))(t)
-		if code := res.Topics[0].Partitions[0].ErrorCode; code != 0 {
-			t.Fatal(code)
-		}
+		var os kadm.Offsets
+		os.Add(kadm.Offset{Topic: part.Topic, Partition: part.ID, At: int64(i + 1), LeaderEpoch: -1})
+		testkit.Must(t, kadm.NewClient(c).CommitAllOffsets(t.Context(), g, os))
 	}
 	return copied(t, dir), marks
 }
@@ -118,10 +109,10 @@ func TestDamagedGroups(t *testing.T) {
 }
 
 // checkGroups puts b in the place of the file of groups, nil for none, and checks that only the groups in the
-// lost bytes are lost: for a broker that opens the log, or in the file that Repair writes.
+// lost bytes are lost: in what is read of the file, and for a broker that opens the log.
 func checkGroups(
-	t *testing.T, name, dir string, marks kafka.Marks, opened bool, b []byte, all map[string]int64, lost []byte,
-	says string,
+	t *testing.T, name, dir string, marks map[kafka.Partition]logdir.Mark, opened bool, b []byte,
+	all map[string]int64, lost []byte, says string,
 ) {
 	t.Helper()
 	to := dir
@@ -138,32 +129,30 @@ func checkGroups(
 	if len(report.Unreadable) != 1 || !strings.Contains(report.Unreadable[0].String(), says) {
 		t.Fatalf("%s: %v, expected %q", name, report.Unreadable, says)
 	}
-	if !opened { // then the file says enough
-		testkit.Must(t, report.Repair())
-		left := testkit.Value(os.ReadFile(path))(t)
-		if want := strings.Replace(string(whole), string(lost), "", 1); string(left) != want {
-			t.Errorf("%s: %d bytes are left, expected %d", name, len(left), len(want))
-		}
-		testkit.Must(t, os.WriteFile(path, whole, 0o600))
-		return
-	}
-	found := committed(t, to, marks)
+	found := read(report)
 	for g, offset := range all {
 		want := offset
-		if strings.Contains(string(lost), `"g":"`+g+`"`) {
+		if strings.Contains(string(lost), `"type":"commit","g":"`+g+`"`) {
 			want = 0
-			if named := report.Unreadable[0].Groups; name != "removed" && strings.HasPrefix(name, "checksum") &&
+			if named := report.Unreadable[0].Groups; strings.HasPrefix(name, "checksum") &&
 				!slices.Contains(named, fmt.Sprintf("%q", g)) {
 				t.Errorf("%s: %v are named, not %s", name, named, g)
 			}
 		}
-		if found[g] != want && !(want == 0 && found[g] == offset) { // a lost record need not be the commit
+		if found[g] != want {
 			t.Errorf("%s: %s has committed %d, expected %d", name, g, found[g], want)
 		}
 	}
-	if list := check(t, to, marks).Unreadable; len(list) > 0 {
-		t.Errorf("%s: a second check finds %v", name, list)
+	if opened {
+		if shown := committed(t, to, marks); !maps.Equal(found, shown) {
+			t.Errorf("%s: a broker has %v, the file %v", name, shown, found)
+		}
+		if list := check(t, to, marks).Unreadable; len(list) > 0 {
+			t.Errorf("%s: a second check finds %v", name, list)
+		}
+		return
 	}
+	testkit.Must(t, os.WriteFile(path, whole, 0o600))
 }
 
 // A record of a producer that cannot be read takes no other with it, and a log that never had the
@@ -178,39 +167,11 @@ func TestDamagedProducers(t *testing.T) {
 	if len(report.Unreadable) != 1 || !strings.Contains(report.Unreadable[0].String(), "pids.log at byte 0") {
 		t.Fatal(report.Unreadable)
 	}
-	testkit.Must(t, report.Repair())
+	testkit.Must(t, oldbroker.Repair(config(dir, marks)))
 	if left := testkit.Value(os.ReadFile(path))(t); len(left) != len(b)-records(b)[1] {
 		t.Errorf("%d of %d bytes are left", len(left), len(b))
 	}
 	if list := check(t, filepath.Join(t.TempDir(), "new"), nil).Unreadable; len(list) > 0 {
 		t.Error(list)
 	}
-}
-
-// Other users cannot read what the broker writes, also after it has replaced its lists.
-func TestFilesArePrivate(t *testing.T) {
-	dir, marks := filled(t, 2, 100)
-	private := func(when string) {
-		t.Helper()
-		testkit.Must(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			info, err := d.Info()
-			if err == nil && info.Mode().Perm()&0o077 != 0 {
-				t.Errorf("%s: %s is %v", when, path, info.Mode())
-			}
-			return err
-		}))
-	}
-	private("after the end")
-	b := testkit.Value(kafka.OpenBroker(kafka.BrokerConfig{Dir: dir, Listen: "127.0.0.1:0", Known: marks}))(t)
-	defer b.Close()
-	testkit.Must(t, b.Flush(t.Context()))
-	private("at the start")
-	list := kafka.Topics()[0]
-	list.Name = "another"
-	testkit.Must(t, b.Add(t.Context(), list)) // topics.json is written again
-	testkit.Must(t, b.Flush(t.Context()))
-	private("after a topic was added")
 }

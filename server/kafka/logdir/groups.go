@@ -46,39 +46,34 @@ const consumer = "consumer"
 func (r *Report) Groups() []Group {
 	type commits map[Partition]Commit
 	groups, offsets := map[string]Group{}, map[string]commits{}
-	for _, f := range r.entries {
-		if f.name != groupsFile {
-			continue
+	for b := r.groups; len(b) > 0; {
+		n := int(binary.LittleEndian.Uint32(b)) + entryVersion
+		var e groupEntry
+		err := json.Unmarshal(b[entryObject:n], &e)
+		b = b[n:]
+		if err != nil {
+			continue // the broker skips it, too
 		}
-		for b := f.good; len(b) > 0; {
-			n := int(binary.LittleEndian.Uint32(b)) + entryVersion
-			var e groupEntry
-			err := json.Unmarshal(b[entryObject:n], &e)
-			b = b[n:]
-			if err != nil {
-				continue // the broker skips it, too
+		at := Partition{Topic: e.Topic, ID: e.Partition}
+		switch e.Type {
+		case "commit":
+			c := Commit{Partition: at, Offset: e.Offset, Epoch: e.Epoch}
+			if e.Metadata != nil {
+				c.Metadata = *e.Metadata
 			}
-			at := Partition{e.Topic, e.Partition}
-			switch e.Type {
-			case "commit":
-				c := Commit{Partition: at, Offset: e.Offset, Epoch: e.Epoch}
-				if e.Metadata != nil {
-					c.Metadata = *e.Metadata
-				}
-				if e.At != nil {
-					c.At = *e.At
-				}
-				if offsets[e.Group] == nil {
-					offsets[e.Group] = commits{}
-				}
-				offsets[e.Group][at] = c
-			case "delete":
-				delete(offsets[e.Group], at)
-			case "meta":
-				groups[e.Group] = Group{Name: e.Group, Kind: e.Protocol, Generation: e.Generation}
-			case "meta848":
-				groups[e.Group] = Group{Name: e.Group, Kind: consumer, Generation: e.GroupEpoch}
+			if e.At != nil {
+				c.At = *e.At
 			}
+			if offsets[e.Group] == nil {
+				offsets[e.Group] = commits{}
+			}
+			offsets[e.Group][at] = c
+		case "delete":
+			delete(offsets[e.Group], at)
+		case "meta":
+			groups[e.Group] = Group{Name: e.Group, Kind: e.Protocol, Generation: e.Generation}
+		case "meta848":
+			groups[e.Group] = Group{Name: e.Group, Kind: consumer, Generation: e.GroupEpoch}
 		}
 	}
 	for name := range offsets {
@@ -89,7 +84,7 @@ func (r *Report) Groups() []Group {
 	list := make([]Group, 0, len(groups))
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		g := groups[name]
-		for _, at := range slices.SortedFunc(maps.Keys(offsets[name]), Partition.compare) {
+		for _, at := range slices.SortedFunc(maps.Keys(offsets[name]), Partition.Compare) {
 			g.Commits = append(g.Commits, offsets[name][at])
 		}
 		list = append(list, g)

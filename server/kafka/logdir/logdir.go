@@ -1,24 +1,21 @@
-// Package logdir checks and repairs the files of the embedded broker's log before the
-// broker opens them.
+// Package logdir reads the files in which earlier releases had their event log: those of a broker in the
+// process. It changes nothing in them.
 //
-// The broker truncates a partition at the first batch that it cannot read, reuses the
-// offsets behind it, and starts an empty log where one of its two lists is missing; it
-// reports neither. So this package checks first: the checksum of every batch, that offsets
-// are contiguous over batches and segments, and that a partition still has what was
-// recorded to be on the disk ([Mark]). Readable batches keep their offsets; a gap is filled
-// with a control batch, which no reader sees, so that no offset is ever reused. The caller
-// knows whose records are missing, and publishes them again. Of the files of consumer groups and
-// producers the readable records are kept.
+// The broker truncated a partition at the first batch that it could not read, reused the offsets behind it, and
+// started an empty log where one of its two lists was missing; it reported neither. So [Check] accepts what is
+// whole, as each start of these releases did: the checksum of every batch, offsets that are contiguous over
+// batches and segments, and what was recorded to be on the disk ([Mark]). Batches that can be read keep their
+// offsets, and no offset of a gap is used again. The caller knows whose records are missing, and publishes them
+// again. Of the files of consumer groups and producers the readable records count.
 //
-// Of a log that was checked the package also gives what readers of committed records see, and the consumer
-// groups: the move of the log into the store reads them (package eventlog/upgrade).
+// Of a log that was checked the package gives what readers of committed records saw, and the consumer groups:
+// the move of the log into the store reads them (package eventlog/upgrade).
 //
 // Concurrency: nobody else may have the directory open.
 package logdir
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,21 +25,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
+
+	"github.com/parley-chat/parley/server/kafka"
 )
 
 // Partition names a partition of a topic.
-type Partition struct {
-	Topic string
-	ID    int32
-}
-
-// String is the partition as operators know it.
-func (p Partition) String() string { return fmt.Sprintf("%s/%d", p.Topic, p.ID) }
-
-func (p Partition) compare(q Partition) int {
-	return cmp.Or(cmp.Compare(p.Topic, q.Topic), cmp.Compare(p.ID, q.ID))
-}
+type Partition = kafka.Partition
 
 // Mark says which offsets of a partition are known to be on the disk: from Start to
 // below End.
@@ -84,25 +72,18 @@ func (d Damage) String() string {
 // Report is what a check found.
 type Report struct {
 	Damage []Damage // by partition
-	// Marks are what the partitions hold once they are repaired, those without records
-	// left out.
+	// Marks are what the partitions hold, gaps included, those without records left out.
 	Marks map[Partition]Mark
-	// Notes are lists that have to be made again, for people. Nothing is lost with them.
+	// Notes are lists that are missing or damaged, for people. Nothing is lost with them.
 	Notes []string
-	// Updates are what this version declares and an earlier one did not, for people: new topics
-	// and other settings. Nothing was damaged.
-	Updates []string
 	// Unreadable are the parts of the files of groups and producers that cannot be read. What is in
-	// them is in no other place; everything before and behind is kept.
+	// them is in no other place; everything before and behind counts.
 	Unreadable []Unreadable
 
 	dir        string
 	topics     []Topic
 	partitions map[Partition]*partition
-	repair     []*partition
-	unlist     []string // files to remove
-	entries    []entryFile
-	list       bool // the lists are to be written
+	groups     []byte // the records of groups that can be read
 	ids        map[string][16]byte
 }
 
@@ -110,7 +91,6 @@ type Report struct {
 type Topic struct {
 	Name       string
 	Partitions int32
-	Configs    map[string]string
 }
 
 // Names in the broker's directory.
@@ -120,11 +100,8 @@ const (
 	topicsFile    = "topics.json"
 	snapshotFile  = "snapshot.json"
 	segmentSuffix = ".dat"
+	indexSuffix   = ".idx" // says nothing that the segment does not
 )
-
-// IndexSuffix is what the names of indexes end in. They say nothing that the log beside
-// them does not: Check compares them with it, and Repair makes them again.
-const IndexSuffix = ".idx"
 
 // Check reads the log without changing it. Marks hold what is known of it; nil if
 // nothing is, as before the first check.
@@ -137,7 +114,7 @@ func Check(dir string, topics []Topic, marks map[Partition]Mark) (*Report, error
 	}
 	for _, t := range topics {
 		for id := range t.Partitions {
-			name := Partition{t.Name, id}
+			name := Partition{Topic: t.Name, ID: id}
 			mark, known := marks[name]
 			p := &partition{name: name, mark: mark}
 			p.dir = directory(filepath.Join(dir, partitionsDir), p.name)
@@ -155,10 +132,7 @@ func Check(dir string, topics []Topic, marks map[Partition]Mark) (*Report, error
 			}
 			r.partitions[name] = p
 			if p.dirty() {
-				r.repair = append(r.repair, p)
-				p.first = 0 // a repair removes the snapshot that says it
-			} else {
-				p.dropIndexes()
+				p.first = 0 // the broker's repair removed the snapshot that says it
 			}
 		}
 	}
@@ -184,83 +158,57 @@ func partitionsOf(dir string) (map[Partition]bool, error) {
 		topic, err := url.PathUnescape(e.Name()[:i])
 		id, err2 := strconv.ParseInt(e.Name()[i+1:], 10, 32)
 		if err == nil && err2 == nil {
-			there[Partition{topic, int32(id)}] = true
+			there[Partition{Topic: topic, ID: int32(id)}] = true
 		}
 	}
 	return there, nil
 }
 
 // segments lists the segments of a partition's directory, oldest first.
-func segments(dir string) ([]*segment, error) {
+func segments(dir string) ([]*Segment, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	var list []*segment
+	var list []*Segment
 	for _, e := range entries {
 		number, ok := strings.CutSuffix(e.Name(), segmentSuffix)
 		if base, err := strconv.ParseInt(number, 10, 64); ok && err == nil && base >= 0 {
-			list = append(list, &segment{base: base})
+			list = append(list, &Segment{Base: base})
 		}
 	}
-	slices.SortFunc(list, func(a, b *segment) int { return cmp.Compare(a.base, b.base) })
+	slices.SortFunc(list, func(a, b *Segment) int { return cmp.Compare(a.Base, b.Base) })
 	return list, nil
 }
 
-// Segment is a file of the log while the broker has it open.
-type Segment struct {
-	Partition
-	Base  int64     // first offset
-	Bytes int64     // with its index
-	At    time.Time // written to last
-
-	path string
-}
-
-// Segments lists the segments of all partitions. With an error it lists those of the partitions
-// that it could read.
-func Segments(dir string) ([]Segment, error) {
+// Sizes returns how large the segments of each partition are with their indexes, in bytes. There is nothing in a
+// log that is not there yet.
+func Sizes(dir string) (map[Partition]int64, error) {
 	root := filepath.Join(dir, partitionsDir)
 	there, err := partitionsOf(root)
 	if err != nil {
 		return nil, err
 	}
-	var list []Segment
-	var errs []error
+	sizes := map[Partition]int64{}
 	for p := range there {
 		d := directory(root, p)
-		own, err := segments(d)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
+		list, err := segments(d)
+		if err != nil {
+			return nil, fmt.Errorf("read log: %w", err)
 		}
-		for _, s := range own {
-			path := s.path(d, segmentSuffix)
-			info, err := os.Stat(path)
-			if err != nil {
-				continue // trimmed meanwhile
+		for _, s := range list {
+			for _, suffix := range []string{segmentSuffix, indexSuffix} {
+				info, err := os.Stat(s.path(d, suffix))
+				if err != nil && !errors.Is(err, fs.ErrNotExist) {
+					return nil, fmt.Errorf("read log: %w", err)
+				}
+				if err == nil {
+					sizes[p] += info.Size()
+				}
 			}
-			n := info.Size()
-			if index, err := os.Stat(s.path(d, IndexSuffix)); err == nil {
-				n += index.Size()
-			}
-			list = append(list, Segment{p, s.base, n, info.ModTime(), path})
 		}
 	}
-	return list, errors.Join(errs...)
-}
-
-// FirstTime is the time of the first record, in unix ms; 0 if there is none yet.
-func (s Segment) FirstTime() int64 {
-	f, err := os.Open(s.path)
-	if err != nil {
-		return 0
-	}
-	defer func() { _ = f.Close() }()
-	var head [headSize]byte
-	if _, err := f.ReadAt(head[:], 0); err != nil {
-		return 0
-	}
-	return int64(binary.BigEndian.Uint64(head[atFirstTime:]))
+	return sizes, nil
 }
 
 // directory is where a partition's files are.

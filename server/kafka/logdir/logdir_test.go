@@ -1,67 +1,71 @@
 package logdir_test
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/logdir"
+	"github.com/parley-chat/parley/server/kafka/logdir/oldbroker"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
-// part is where the tests write, and value the place of a record.
+// part is where the tests write.
 var part = kafka.Partition{Topic: kafka.ChatsCreated, ID: 3}
 
+func topics() (list []logdir.Topic) {
+	for _, topic := range kafka.Topics() {
+		list = append(list, logdir.Topic{Name: topic.Name, Partitions: topic.Partitions})
+	}
+	return list
+}
+
+// config has segments of 64 KiB.
+func config(dir string, marks map[kafka.Partition]logdir.Mark) oldbroker.Config {
+	return oldbroker.Config{Dir: dir, Topics: topics(), SegmentBytes: 64 << 10, Marks: marks}
+}
+
+// opened opens a log, and closes it at the end of the test.
+func opened(t testing.TB, dir string, marks map[kafka.Partition]logdir.Mark) *oldbroker.Broker {
+	t.Helper()
+	b := testkit.Value(oldbroker.Open(config(dir, marks)))(t)
+	t.Cleanup(b.Close)
+	return b
+}
+
 // filled makes a log of several segments, with what is known of it.
-func filled(t testing.TB, transactions, size int) (dir string, marks kafka.Marks) {
+func filled(t testing.TB, transactions, size int) (dir string, marks map[kafka.Partition]logdir.Mark) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "log")
-	b, err := kafka.OpenBroker(kafka.BrokerConfig{
-		Dir: dir, Listen: "127.0.0.1:0", MaxBytes: 1 << 20, // segments of 64 KiB
-		Keep: func(_ context.Context, m kafka.Marks) error { marks = m; return nil },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testkit.Value(oldbroker.Open(config(dir, nil)))(t)
 	defer b.Close()
-	c, err := kafka.NewTransactional(b.Addr(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testkit.Value(b.Client(kgo.TransactionalID("test")))(t)
 	defer c.Close()
 	for i := range transactions {
-		var list []*kafka.Record
+		var list []*kgo.Record
 		for j := range 2 {
 			value := fmt.Appendf(nil, "%d/%d ", i, j)
 			for len(value) < size {
 				value = binary.BigEndian.AppendUint64(value, rand.Uint64())
 			}
-			list = append(list, &kafka.Record{Topic: part.Topic, Partition: part.ID, Value: value})
+			list = append(list, &kgo.Record{Topic: part.Topic, Partition: part.ID, Value: value})
 		}
-		if err := kafka.Transact(t.Context(), c, list); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.BeginTransaction())
+		testkit.Must(t, c.ProduceSync(t.Context(), list...).FirstErr())
+		testkit.Must(t, c.EndTransaction(t.Context(), kgo.TryCommit))
 	}
-	if err := b.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return dir, marks
+	return dir, check(t, dir, nil).Marks
 }
 
-func topics() (list []logdir.Topic) {
-	for _, topic := range kafka.Topics() {
-		list = append(list, logdir.Topic{Name: topic.Name, Partitions: topic.Partitions, Configs: topic.Configs})
-	}
-	return list
-}
-
-func check(t testing.TB, dir string, marks kafka.Marks) *logdir.Report {
+func check(t testing.TB, dir string, marks map[kafka.Partition]logdir.Mark) *logdir.Report {
 	t.Helper()
 	r, err := logdir.Check(dir, topics(), marks)
 	if err != nil {
@@ -71,24 +75,34 @@ func check(t testing.TB, dir string, marks kafka.Marks) *logdir.Report {
 }
 
 // offsets reads which offsets a broker has records at.
-func offsets(t *testing.T, dir string, marks kafka.Marks) map[int64]string {
+func offsets(t *testing.T, dir string, marks map[kafka.Partition]logdir.Mark) map[int64]string {
 	t.Helper()
-	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: dir, Listen: "127.0.0.1:0", MaxBytes: 1 << 20, Known: marks})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testkit.Value(oldbroker.Open(config(dir, marks)))(t)
 	defer b.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
 	found := map[int64]string{}
-	if err := b.Read(ctx, part, func(r *kafka.Record) { found[r.Offset] = string(r.Value) }); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, b.Read(t.Context(), part, func(r *kgo.Record) { found[r.Offset] = string(r.Value) }))
+	return found
+}
+
+// shown reads the same from the files.
+func shown(t *testing.T, r *logdir.Report) map[int64]string {
+	t.Helper()
+	found := map[int64]string{}
+	testkit.Must(t, r.Committed(part, 0, logdir.Reading{
+		Batch: func(list []logdir.Entry) error {
+			for _, e := range list {
+				found[e.Offset] = string(e.Value)
+			}
+			return nil
+		},
+		Bad: func(bad *logdir.BatchError) error { return bad },
+	}))
 	return found
 }
 
 // Whatever is done to the files, every record that is not said to be missing is there
-// with its offset, nothing else is, and a second check finds a whole log.
+// with its offset, nothing else is, and a check of what a repair made of it finds a whole log. A broker on that shows
+// what was read of the damaged files.
 func TestRandomDamage(t *testing.T) {
 	racetest.SkipSerial(t)
 	dir, marks := filled(t, 60, 4000)
@@ -118,14 +132,16 @@ func TestRandomDamage(t *testing.T) {
 					}
 				}
 			}
-			if err := report.Repair(); err != nil {
-				t.Fatal(err)
-			}
-			if again := check(t, to, marks); len(again.Damage) > 0 || again.Marks[part].End != 180 ||
+			found := shown(t, report)
+			testkit.Must(t, oldbroker.Repair(config(to, marks)))
+			again := check(t, to, marks)
+			if _, whole := again.Segments(part); !whole || len(again.Damage) > 0 || again.Marks[part].End != 180 ||
 				again.Marks[part].Start != 0 {
 				t.Fatalf("%v, then %v %+v", did, again.Damage, again.Marks[part])
 			}
-			found := offsets(t, to, marks)
+			if !maps.Equal(found, offsets(t, to, marks)) {
+				t.Errorf("%v: a broker shows others than the %d records that were read", did, len(found))
+			}
 			for o, value := range whole {
 				// A record may be there and its transaction's end not: it is dropped.
 				if got, ok := found[o]; ok && got != value {
@@ -193,42 +209,37 @@ func damage(t *testing.T, random *rand.Rand, dir string) string {
 // What was never known to be on the disk may be torn: a power loss does that, and what
 // was there is published anyway.
 func TestTornEndIsNoDamage(t *testing.T) {
-	dir, marks := filled(t, 3, 100)
+	from, marks := filled(t, 3, 100)
 	m := marks[part]
 	m.End = 6
 	marks[part] = m
-	path := filepath.Join(dir, "partitions", "chats.created-3", "0.dat")
-	info, err := os.Stat(path)
-	if err == nil {
-		err = os.Truncate(path, info.Size()-3)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := check(t, dir, marks)
-	if len(r.Damage) > 0 || r.Marks[part].End != 8 {
-		t.Fatalf("%v, %+v", r.Damage, r.Marks[part])
-	}
-	if err := r.Repair(); err != nil {
-		t.Fatal(err)
-	}
-	if found := offsets(t, dir, marks); len(found) != 4 {
-		t.Fatalf("%d records", len(found))
+	for name, c := range map[string]struct {
+		tear func(b []byte) []byte
+		end  int64
+	}{
+		"cut":           {func(b []byte) []byte { return b[:len(b)-3] }, 8},
+		"not all of it": {func(b []byte) []byte { b[len(b)-100] ^= 1; return b }, 9}, // before the last marker
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := copied(t, from)
+			path := filepath.Join(dir, "partitions", "chats.created-3", "0.dat")
+			b := testkit.Value(os.ReadFile(path))(t)
+			testkit.Must(t, os.WriteFile(path, c.tear(b), 0o600))
+			r := check(t, dir, marks)
+			if len(r.Damage) > 0 || r.Marks[part].End != c.end {
+				t.Fatalf("%v, %+v", r.Damage, r.Marks[part])
+			}
+			if found := shown(t, r); len(found) != 4 || !maps.Equal(found, offsets(t, dir, marks)) {
+				t.Fatalf("%d records", len(found))
+			}
+		})
 	}
 }
 
-// BenchmarkCheck is what a check at the start costs.
+// BenchmarkCheck is what a check costs, before the log moves into the store.
 func BenchmarkCheck(b *testing.B) {
 	dir, marks := filled(b, 200, 100_000)
-	list, err := logdir.Segments(dir)
-	if err != nil {
-		b.Fatal(err)
-	}
-	var n int64
-	for _, s := range list {
-		n += s.Bytes
-	}
-	b.SetBytes(n)
+	b.SetBytes(testkit.Value(logdir.Sizes(dir))(b)[part])
 	for b.Loop() {
 		if r := check(b, dir, marks); len(r.Damage) > 0 {
 			b.Fatal(r.Damage)

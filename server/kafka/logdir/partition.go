@@ -1,7 +1,6 @@
 package logdir
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 )
 
@@ -16,7 +16,7 @@ import (
 type partition struct {
 	name Partition
 	dir  string
-	segs []*segment
+	segs []*Segment
 
 	mark       Mark  // what must be there; zero if nothing is known
 	start, end int64 // offsets
@@ -28,43 +28,52 @@ type partition struct {
 	txns       txns
 }
 
-// segment is one file of batches, and what it is to become.
-type segment struct {
-	base         int64
-	pieces       []piece
-	index        []byte // as it must be, but for fields that nobody reads
-	repair       bool   // the file has to be written again
-	rebuildIndex bool   // so has its index
+// Segment is a file of a partition's batches as a check found it.
+type Segment struct {
+	Base   int64 // offset of its first batch, which names the file
+	Pieces []Piece
+
+	inTxn []byte // of each batch 1 if it stands in a transaction, for the check of the index; nil after that
+	dirty bool   // it or its index cannot stay as they are
 }
 
-// piece is a part of a segment: bytes of the file that stay, or offsets to fill.
-type piece struct {
-	from, to int // bytes
-	fill     Span
+// Piece is a part of a segment: bytes of the file that stay, or offsets to fill.
+type Piece struct {
+	From, To int  // bytes; To is 0 where there are none
+	Fill     Span // where To is 0
 }
 
-func (s *segment) path(dir, suffix string) string {
-	return filepath.Join(dir, strconv.FormatInt(s.base, 10)+suffix)
+// Segments returns the segments of a partition, oldest first, with one that is missing if the first is. whole says
+// that the broker opens them as they are; if not, it opens what a repair makes of the pieces.
+func (r *Report) Segments(p Partition) (list []*Segment, whole bool) {
+	part := r.partitions[p]
+	if part == nil {
+		return nil, true
+	}
+	return part.segs, !part.dirty()
 }
 
-func (s *segment) keep(from int, h batch) {
+func (s *Segment) path(dir, suffix string) string {
+	return filepath.Join(dir, strconv.FormatInt(s.Base, 10)+suffix)
+}
+
+func (s *Segment) keep(from int, h batch) {
 	to := from + h.size
-	if n := len(s.pieces); n > 0 && s.pieces[n-1].to == from {
-		s.pieces[n-1].to = to
+	if n := len(s.Pieces); n > 0 && s.Pieces[n-1].To == from {
+		s.Pieces[n-1].To = to
 	} else {
-		s.pieces = append(s.pieces, piece{from: from, to: to})
+		s.Pieces = append(s.Pieces, Piece{From: from, To: to})
 	}
-	s.index = appendIndex(s.index, h)
+	inTxn := byte(0)
+	if h.inTxn {
+		inTxn = 1
+	}
+	s.inTxn = append(s.inTxn, inTxn)
 }
 
-func (s *segment) fill(gap Span) {
-	s.pieces = append(s.pieces, piece{fill: gap})
-	for b := filler(gap); len(b) > 0; {
-		h, _ := parse(b)
-		s.index = appendIndex(s.index, h)
-		b = b[h.size:]
-	}
-	s.repair, s.rebuildIndex = true, true
+func (s *Segment) fill(gap Span) {
+	s.Pieces = append(s.Pieces, Piece{Fill: gap})
+	s.dirty = true
 }
 
 // read reads all segments.
@@ -78,9 +87,9 @@ func (p *partition) read() (err error) {
 			return err
 		}
 		if i == 0 {
-			p.start, p.end = s.base, s.base
+			p.start, p.end = s.Base, s.Base
 		}
-		var before *segment
+		var before *Segment
 		if i > 0 {
 			before = p.segs[i-1]
 		}
@@ -96,20 +105,20 @@ func (p *partition) read() (err error) {
 // walk goes through the batches of a segment. One that is whole has the offset after the
 // last one's; the name of its file, if it is the first there; or, behind bytes that
 // cannot be read, one that these explain. Offsets are not under the checksum.
-func (p *partition) walk(before, s *segment, b []byte) {
+func (p *partition) walk(before, s *Segment, b []byte) {
 	lost := 0 // bytes since the last whole batch
 	follows := func(offset int64, skipped int) bool {
 		skipped += lost
 		if skipped == 0 {
-			return offset == p.end || (len(s.pieces) == 0 && offset == s.base && offset > p.end)
+			return offset == p.end || (len(s.Pieces) == 0 && offset == s.Base && offset > p.end)
 		}
-		return offset >= p.end && (offset-p.end <= int64(skipped) || offset <= p.mark.End || offset == s.base)
+		return offset >= p.end && (offset-p.end <= int64(skipped) || offset <= p.mark.End || offset == s.Base)
 	}
 	for at := 0; at < len(b); {
 		h, whole := parse(b[at:])
 		if !whole || !follows(h.from, 0) {
 			p.fault(s, at, "a batch cannot be read")
-			s.repair, s.rebuildIndex = true, true
+			s.dirty = true
 			skip := next(b[at:], follows)
 			at, lost = at+skip, lost+skip
 			continue
@@ -118,9 +127,9 @@ func (p *partition) walk(before, s *segment, b []byte) {
 			p.fault(s, at, "batches are missing")
 			gap := Span{p.end, h.from}
 			p.gaps = append(p.gaps, gap)
-			if before != nil && len(s.pieces) == 0 && gap.From < s.base {
-				before.fill(Span{gap.From, s.base}) // a segment begins with the offset in its name
-				gap.From = s.base
+			if before != nil && len(s.Pieces) == 0 && gap.From < s.Base {
+				before.fill(Span{gap.From, s.Base}) // a segment begins with the offset in its name
+				gap.From = s.Base
 			}
 			if gap.From < gap.To {
 				s.fill(gap)
@@ -137,7 +146,7 @@ func (p *partition) walk(before, s *segment, b []byte) {
 }
 
 // fault remembers the first; at is the byte, -1 for none.
-func (p *partition) fault(s *segment, at int, what string) {
+func (p *partition) fault(s *Segment, at int, what string) {
 	if p.damage.What == "" {
 		p.damage.What, p.damage.Where = what, s.path(p.dir, segmentSuffix)
 		if at >= 0 {
@@ -146,8 +155,7 @@ func (p *partition) fault(s *segment, at int, what string) {
 	}
 }
 
-// judge compares what was found with what must be there, and plans how the difference
-// is filled.
+// judge compares what was found with what must be there, and makes the difference a gap.
 func (p *partition) judge(known bool) {
 	mark := p.mark
 	p.damage.Partition, p.damage.Since = p.name, mark.Since
@@ -159,13 +167,13 @@ func (p *partition) judge(known bool) {
 			p.fault(p.segs[0], -1, "a segment is missing")
 			gap := Span{mark.Start, p.start}
 			p.gaps = append([]Span{gap}, p.gaps...)
-			p.segs = append([]*segment{{base: mark.Start}}, p.segs...)
+			p.segs = append([]*Segment{{Base: mark.Start}}, p.segs...)
 			p.segs[0].fill(gap)
 			p.start = mark.Start
 		}
 		if p.end < mark.End {
 			if len(p.segs) == 0 {
-				p.segs = []*segment{{base: mark.Start}}
+				p.segs = []*Segment{{Base: mark.Start}}
 			}
 			last := p.segs[len(p.segs)-1]
 			p.fault(last, -1, "the end is missing")
@@ -196,56 +204,32 @@ func (p *partition) judge(known bool) {
 	}
 }
 
+// dirty reports whether the broker cannot open the files as they are.
 func (p *partition) dirty() bool {
-	for _, s := range p.segs {
-		if s.repair || s.rebuildIndex {
-			return true
-		}
-	}
-	return p.stale
+	return p.stale || slices.ContainsFunc(p.segs, func(s *Segment) bool { return s.dirty })
 }
 
-// dropIndexes frees what only a repair needs.
-func (p *partition) dropIndexes() {
-	for _, s := range p.segs {
-		s.index = nil
-	}
-}
+// The index of a segment has an entry for each batch. It begins with the version and the low byte of the
+// sum of what follows, and ends with whether the batch stands in a transaction.
+const indexEntry = 15
 
-// The index of a segment has an entry for each batch: version, the low byte of its
-// sum, the epoch, a time that is made again when it is read, and whether the batch
-// stands in a transaction.
-const (
-	indexEntry   = 15
-	indexVersion = 1
-)
-
-func appendIndex(b []byte, h batch) []byte {
-	e := make([]byte, indexEntry)
-	e[0] = indexVersion
-	binary.LittleEndian.PutUint32(e[2:], 0)
-	if h.inTxn {
-		e[indexEntry-1] = 1
-	}
-	e[1] = byte(crc32.Checksum(e[2:], castagnoli))
-	return append(b, e...)
-}
-
-// checkIndex finds out whether the index is the segment's. Without a good one the
-// records of aborted transactions would be shown.
-func (s *segment) checkIndex(dir string) error {
-	b, err := os.ReadFile(s.path(dir, IndexSuffix))
+// checkIndex finds out whether the index is the segment's. Without a good one the broker would show the records of
+// aborted transactions.
+func (s *Segment) checkIndex(dir string) error {
+	b, err := os.ReadFile(s.path(dir, indexSuffix))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if len(b) != len(s.index) {
-		s.rebuildIndex = true
+	inTxn := s.inTxn
+	s.inTxn = nil
+	if len(b) != len(inTxn)*indexEntry {
+		s.dirty = true
 		return nil
 	}
-	for i := 0; i < len(b); i += indexEntry {
-		e, want := b[i:i+indexEntry], s.index[i:i+indexEntry]
-		if byte(crc32.Checksum(e[2:], castagnoli)) != e[1] || e[indexEntry-1] != want[indexEntry-1] {
-			s.rebuildIndex = true
+	for i, is := range inTxn {
+		e := b[i*indexEntry:][:indexEntry]
+		if byte(crc32.Checksum(e[2:], castagnoli)) != e[1] || e[indexEntry-1] != is {
+			s.dirty = true
 		}
 	}
 	return nil
@@ -271,5 +255,5 @@ func (p *partition) checkSnapshot() error {
 	if !p.stale {
 		p.first = snap.Start
 	}
-	return nil // a snapshot that cannot be read is made again
+	return nil // the broker made a snapshot that cannot be read again
 }

@@ -3,7 +3,6 @@ package port
 import (
 	"bufio"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,9 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/parley-chat/parley/server/durable"
@@ -28,9 +25,6 @@ const (
 	User      = "reader"
 	Mechanism = "SCRAM-SHA-256"
 )
-
-// The user of this process, whose password nobody has.
-const ours = "parley"
 
 // Credentials say how others read the log.
 type Credentials struct{ Address, Password string }
@@ -95,75 +89,4 @@ func Password(dir string) (string, error) {
 // lost with the power cannot be told from none, and programs would have to be given another.
 func (c Credentials) Save(dir string) error {
 	return durable.Replace(filepath.Join(dir, File), []byte(c.Properties()))
-}
-
-// rights are what readers may do. The groups are Parley's own.
-func rights(groups []string) []kfake.ACL {
-	acl := func(r kmsg.ACLResourceType, name string, op kmsg.ACLOperation, allow bool) kfake.ACL {
-		return kfake.ACL{Principal: "User:" + User, Resource: r, Name: name, Pattern: kmsg.ACLResourcePatternTypeLiteral,
-			Operation: op, Allow: allow}
-	}
-	list := []kfake.ACL{
-		acl(kmsg.ACLResourceTypeTopic, "*", kmsg.ACLOperationRead, true),
-		acl(kmsg.ACLResourceTypeTopic, "*", kmsg.ACLOperationDescribeConfigs, true),
-		acl(kmsg.ACLResourceTypeGroup, "*", kmsg.ACLOperationRead, true),
-		acl(kmsg.ACLResourceTypeGroup, "*", kmsg.ACLOperationDelete, true),
-		acl(kmsg.ACLResourceTypeCluster, "kafka-cluster", kmsg.ACLOperationDescribe, true),
-	}
-	for _, g := range groups { // they may be looked at
-		list = append(list, acl(kmsg.ACLResourceTypeGroup, g, kmsg.ACLOperationRead, false),
-			acl(kmsg.ACLResourceTypeGroup, g, kmsg.ACLOperationDelete, false))
-	}
-	return list
-}
-
-// Locks are the broker's options that let readers read, and the user of this process do
-// everything; Prepare must have been called. The groups are Parley's own.
-func Locks(readers, own string, groups []string) []kfake.Opt {
-	return []kfake.Opt{kfake.EnableSASL(), kfake.EnableACLs(), kfake.Superuser(Mechanism, ours, own),
-		kfake.User(Mechanism, User, readers, rights(groups)...)}
-}
-
-// Options are what clients of this process need.
-func (p *Port) Options(own string) []kgo.Opt {
-	return []kgo.Opt{kgo.Dialer(p.Dial), kgo.SASL(scram.Auth{User: ours, Pass: own}.AsSha256Mechanism())}
-}
-
-// Prepare makes the broker's own lists in its directory what Locks says: those of the
-// last process would count more.
-func Prepare(dir string, groups []string) error {
-	for _, name := range []string{"sasl.json", "acls.json", "broker_configs.json", "quotas.json"} {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("prepare the Kafka port: %w", err)
-		}
-	}
-	type entry struct {
-		Principal  string `json:"principal"`
-		Host       string `json:"host"`
-		Type       int8   `json:"resource_type"`
-		Name       string `json:"resource_name"`
-		Pattern    int8   `json:"pattern"`
-		Operation  int8   `json:"operation"`
-		Permission int8   `json:"permission"`
-	}
-	list := struct {
-		Version int     `json:"version"`
-		ACLs    []entry `json:"acls"`
-	}{Version: 1}
-	for _, a := range rights(groups) {
-		permission := kmsg.ACLPermissionTypeDeny
-		if a.Allow {
-			permission = kmsg.ACLPermissionTypeAllow
-		}
-		list.ACLs = append(list.ACLs, entry{a.Principal, "*", int8(a.Resource), a.Name, int8(a.Pattern), int8(a.Operation),
-			int8(permission)})
-	}
-	b, err := json.Marshal(list)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "acls.json"), b, 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("prepare the Kafka port: %w", err)
-	}
-	return nil
 }

@@ -1,13 +1,13 @@
-// Package port is the listener of the embedded broker: a guarded TCP port for other
-// processes on this machine, and in-memory connections for the clients of this process.
+// Package port is the Kafka port of the event log in the store: one broker that other processes on this machine read
+// from by TCP, and clients of this process by connections in memory.
 //
-// Loopback is not trusted: every account on the machine can connect. So the port accepts
-// a bounded number of connections, small and complete requests, and only those that read. The broker also
-// requires a password, from a file in the data directory, which permits reading topics and
-// using groups other than Parley's own. Clients of this process do not use TCP, so that
-// strangers cannot use up their connections.
+// Loopback is not trusted: every account on the machine can connect. So the port accepts a bounded number of
+// connections, and requires a password, from a file in the data directory, which permits reading topics and using
+// groups other than Parley's own. Clients of this process do not use TCP, so that strangers cannot use up their
+// connections. No client writes through the port.
 //
-// The package owns connections, limits and the credentials; it does not own the broker.
+// The package owns connections, credentials and where the rows of consumer groups are. It does not own the protocol
+// (package serve), what happens in groups (package group) or the log.
 //
 // Concurrency: a Port may be used by many goroutines.
 package port
@@ -15,359 +15,155 @@ package port
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
-	"errors"
-	"io"
+	"fmt"
 	"log/slog"
 	"net"
 	"slices"
 	"sync"
-	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/group"
+	"github.com/parley-chat/parley/server/kafka/serve"
+	"github.com/parley-chat/parley/server/store"
 )
 
-// Limits of a connection by TCP.
-const (
-	DefaultConnections = 64
-	MaxRequest         = 1 << 20          // bytes of one request; the broker holds two at most
-	maxGreeting        = 64 << 10         // before the password was right
-	greetingTime       = 10 * time.Second // until it is
-	requestTime        = 10 * time.Second // from the first byte of a request to the last
-	maxFetch           = 8 << 20          // bytes of an answer with records
-	maxFetchPart       = 1 << 20          // of one partition
-	maxOpen            = 512              // connections of a port without passwords
-	logEvery           = time.Minute      // least time between two lines about refused connections
-)
+// clusterID is what clients see as the id of the cluster.
+const clusterID = "parley"
 
-// Config is how a port is guarded.
+// own is the user of clients of this process.
+const own = "parley"
+
+// Config is what a Port is made of. All fields without another word are required.
 type Config struct {
-	// Open lets all clients do everything, with requests of any kind that there is; for tests.
-	Open bool
+	Log serve.Log
+	// Records keep the groups.
+	Records store.Records
+	// Listen is an address of loopback, host:port; port 0 is a free one.
+	Listen   string
+	Fallback bool // use a free port if the one in Listen is in use
 	// Connections bounds those by TCP; 0: DefaultConnections.
 	Connections int
-	Logger      *slog.Logger // may be nil
+	Password    string // of readers
+	// Own are Parley's groups: readers can look at them only, and their offsets do not expire.
+	Own    []string
+	Logger *slog.Logger // may be nil
 }
 
-// Stats are the connections by TCP.
-type Stats struct {
-	Open    int
-	Refused int64 // closed at once, because as many as allowed had shown the password
-	Evicted int64 // closed without a password, to make room
-}
-
-// Port is a listener for the broker.
+// Port serves.
 type Port struct {
-	net.Listener
-	open  bool // without passwords, for tests
-	limit int  // of connections by TCP
-	log   *slog.Logger
-	conns chan net.Conn
-	done  chan struct{}
-	close sync.Once
+	listener *listener
+	server   *serve.Server
+	groups   *group.Coordinator
 
 	mu      sync.Mutex
-	strange []*conn // by TCP, oldest first
-	refused int64
-	evicted int64
-	logged  time.Time // when the last refused connection was logged
+	reading map[string][]string // topics that this process reads, by group
 }
 
-// New guards a listener.
-func New(l net.Listener, cfg Config) *Port {
-	p := &Port{Listener: l, open: cfg.Open, limit: cmp.Or(cfg.Connections, DefaultConnections), log: cfg.Logger,
-		conns: make(chan net.Conn), done: make(chan struct{})}
-	if p.open {
-		p.limit = maxOpen
+// Open starts a port. Errors fit into one line.
+func Open(ctx context.Context, cfg Config) (*Port, error) {
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	l, err := listen(cfg.Listen, cfg.Fallback)
+	if err != nil {
+		return nil, err
 	}
-	if p.log == nil {
-		p.log = slog.New(slog.DiscardHandler)
+	p, err := open(ctx, cfg, l)
+	if err != nil {
+		_ = l.Close()
+		return nil, err
 	}
-	go p.accept()
-	return p
+	p.listener.start()
+	return p, nil
 }
 
-// Accept returns the next connection, of either kind.
-func (p *Port) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.done:
-		return nil, net.ErrClosed
+func open(ctx context.Context, cfg Config, l net.Listener) (*Port, error) {
+	reader, err := serve.NewUser(cfg.Password)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the Kafka port: %w", err)
 	}
-}
-
-// Dial connects a client of this process.
-func (p *Port) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	ours, theirs := net.Pipe()
-	select {
-	case p.conns <- local{theirs, p.Addr()}:
-		return ours, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// local is the broker's end of a connection of this process: pipes have no address that
-// the broker could show.
-type local struct {
-	net.Conn
-	addr net.Addr
-}
-
-func (l local) RemoteAddr() net.Addr { return l.addr }
-
-// Close ends the listener.
-func (p *Port) Close() error {
-	err := net.ErrClosed
-	p.close.Do(func() {
-		close(p.done)
-		err = p.Listener.Close()
+	catalog := serve.NewCatalog(cfg.Log)
+	p := &Port{reading: map[string][]string{}}
+	p.groups, err = group.New(ctx, group.Config{
+		Store: Rows(cfg.Records, cfg.Own), Topics: topics{catalog}, Logger: cfg.Logger,
+		Forbidden: func(c group.Client, name string) bool {
+			return c.Credential != own && slices.Contains(cfg.Own, name)
+		},
+		Permanent: func(name string) bool { return slices.Contains(cfg.Own, name) },
 	})
-	return err
-}
-
-func (p *Port) accept() {
-	for {
-		c, err := p.Listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			_ = p.Close()
-			return
-		}
-		if err != nil { // out of descriptors, say
-			select {
-			case <-p.done:
-				return
-			case <-time.After(50 * time.Millisecond):
+	if err != nil {
+		return nil, err
+	}
+	addr := l.Addr().(*net.TCPAddr)
+	p.server, err = serve.New(serve.Config{
+		Log: cfg.Log, Groups: groups{p.groups, catalog, p}, ClusterID: clusterID, Host: addr.IP.String(),
+		Port:  int32(addr.Port),
+		Users: map[string]serve.User{User: reader},
+		Authenticated: func(c net.Conn, _ string) {
+			p.listener.trust(c)
+		},
+	})
+	if err != nil {
+		p.groups.Close()
+		return nil, fmt.Errorf("prepare the Kafka port: %w", err)
+	}
+	p.listener = &listener{tcp: l, limit: cmp.Or(cfg.Connections, DefaultConnections), log: cfg.Logger,
+		serve: func(ctx context.Context, c net.Conn, ours bool) {
+			user := ""
+			if ours {
+				user = own
 			}
-			continue
-		}
-		s := p.admit(c)
-		if s == nil {
-			continue
-		}
-		select {
-		case p.conns <- s:
-		case <-p.done:
-			_ = s.Close()
-			return
-		}
-	}
+			_ = p.server.Serve(ctx, c, user) // why a client's connection has ended is the client's concern
+		}}
+	return p, nil
 }
 
-// admit takes a connection among those that there may be. Where there is no room, the
-// oldest that has not shown a password goes; if all have, the new one does.
-func (p *Port) admit(c net.Conn) *conn {
-	s := &conn{Conn: c, port: p, since: time.Now()}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.strange) >= p.limit {
-		i := slices.IndexFunc(p.strange, func(old *conn) bool { return !old.trusted() })
-		if i < 0 {
-			p.refuse(c)
-			return nil
-		}
-		p.evicted++
-		_ = p.strange[i].Conn.Close()
-		p.strange = slices.Delete(p.strange, i, i+1)
-	}
-	p.strange = append(p.strange, s)
-	return s
-}
+// Addr is the address to connect to.
+func (p *Port) Addr() string { return p.listener.tcp.Addr().String() }
 
-// refuse closes a connection for which there is no room; mu is held.
-func (p *Port) refuse(c net.Conn) {
-	_ = c.Close()
-	p.refused++
-	if now := time.Now(); now.Sub(p.logged) >= logEvery {
-		p.logged = now
-		p.log.Warn("the Kafka port refuses connections of readers; raise kafka-connections or close some", "connections",
-			p.limit, "refused", p.refused)
-	}
-}
+// Options are what clients of this process need.
+func (p *Port) Options() []kafka.Option { return []kafka.Option{kgo.Dialer(p.listener.dial)} }
 
 // Stats returns the counters.
-func (p *Port) Stats() Stats {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return Stats{Open: len(p.strange), Refused: p.refused, Evicted: p.evicted}
+func (p *Port) Stats() Stats { return p.listener.stats() }
+
+// Watched reports whether a client is connected by TCP that has shown the password.
+func (p *Port) Watched() bool { return p.listener.watched() }
+
+// Close ends all connections, and returns once the store is no longer used.
+func (p *Port) Close() {
+	p.listener.close()
+	p.groups.Close()
 }
 
-// Watched reports whether anybody is connected by TCP who has shown a password.
-func (p *Port) Watched() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.ContainsFunc(p.strange, func(c *conn) bool { return c.trusted() })
+// topics are those of the log, as groups know them.
+type topics struct{ catalog *serve.Catalog }
+
+func (t topics) ByName(name string) (group.Topic, bool) { return known(t.catalog.ByName(name)) }
+
+func (t topics) ByID(id [16]byte) (group.Topic, bool) { return known(t.catalog.ByID(id)) }
+
+func known(t kafka.Topic, ok bool) (group.Topic, bool) {
+	return group.Topic{Name: t.Name, ID: t.ID, Partitions: t.Partitions}, ok
 }
 
-func (p *Port) forget(s *conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if i := slices.Index(p.strange, s); i >= 0 {
-		p.strange = slices.Delete(p.strange, i, i+1)
-	}
+// groups are the coordinator, as the server knows it.
+type groups struct {
+	*group.Coordinator
+	topics *serve.Catalog
+	port   *Port
 }
 
-// conn is a connection by TCP. The broker has one reader for it, and one writer.
-type conn struct {
-	net.Conn
-	port  *Port
-	since time.Time
-	buf   []byte // of a request that the broker has not read yet
-
-	mu    sync.Mutex
-	asked bool // something that needs a password was let through
-	known bool // and answered: the broker has taken the password
-	// greetings counts the unanswered requests before that. The broker reads the next request
-	// while it works on one, so asked may be true when it answers a greeting: such an answer must
-	// not count as one to a request that needs a password.
-	greetings int
-	// versions are the unanswered ApiVersions requests, in order. The broker answers in order,
-	// but not every request (acks=0), so the correlation id tells to which one an answer belongs.
-	versions []versionsRequest
+func (g groups) Versions(key kmsg.Key) (first, last int16, ok bool) {
+	v, ok := group.Versions()[key]
+	return v.Min, v.Max, ok
 }
 
-// versionsRequest is an ApiVersions request.
-type versionsRequest struct {
-	correlation int32
-	version     int16
-}
-
-func (c *conn) trusted() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.known || c.port.open
-}
-
-// Write is the broker's answer: it gives none to what needs a password without one. The broker
-// writes each answer with one call.
-func (c *conn) Write(b []byte) (int, error) {
-	if version, ok := c.answers(b); ok {
-		out, err := announce(b, version)
-		if err != nil {
-			return 0, err
-		}
-		if _, err := c.Conn.Write(out); err != nil {
-			return 0, err
-		}
-		return len(b), nil
-	}
-	return c.Conn.Write(b)
-}
-
-// answers notes an answer, and returns the version if it belongs to an ApiVersions request.
-func (c *conn) answers(b []byte) (version int16, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.greetings > 0 {
-		c.greetings--
-	} else {
-		c.known = c.known || c.asked
-	}
-	if len(c.versions) == 0 || len(b) < 8 || int32(binary.BigEndian.Uint32(b[4:])) != c.versions[0].correlation {
-		return 0, false
-	}
-	version = c.versions[0].version
-	c.versions = c.versions[1:]
-	return version, true
-}
-
-// Close lets another connection in.
-func (c *conn) Close() error {
-	c.port.forget(c)
-	return c.Conn.Close()
-}
-
-var errRefused = errors.New("kafka: connection sent what is not allowed here")
-
-// Read hands over requests once they are there whole.
-func (c *conn) Read(b []byte) (int, error) {
-	if len(c.buf) == 0 {
-		request, err := c.request()
-		if err != nil {
-			_ = c.Close()
-			return 0, err
-		}
-		c.buf = request
-	}
-	n := copy(b, c.buf)
-	c.buf = c.buf[n:]
-	return n, nil
-}
-
-// request reads one.
-func (c *conn) request() ([]byte, error) {
-	limit := maxGreeting
-	var patience time.Time
-	if c.trusted() {
-		limit = MaxRequest
-		if c.port.open {
-			limit = 100 << 20
-		}
-	} else {
-		patience = c.since.Add(greetingTime)
-	}
-	if err := c.SetReadDeadline(patience); err != nil {
+func (g groups) Handle(ctx context.Context, c serve.Client, req kmsg.Request) (kmsg.Response, error) {
+	res, err := g.Coordinator.Handle(ctx, group.Client{Credential: c.User, ID: c.ID, Host: c.Host}, req)
+	if err != nil {
 		return nil, err
 	}
-	var size [4]byte
-	if _, err := io.ReadFull(c.Conn, size[:1]); err != nil {
-		return nil, err
-	}
-	if end := time.Now().Add(requestTime); patience.IsZero() || end.Before(patience) {
-		if err := c.SetReadDeadline(end); err != nil {
-			return nil, err
-		}
-	}
-	if _, err := io.ReadFull(c.Conn, size[1:]); err != nil {
-		return nil, err
-	}
-	n := int(size[0])<<24 | int(size[1])<<16 | int(size[2])<<8 | int(size[3])
-	if n < minRequest || n > limit {
-		return nil, errRefused
-	}
-	b := make([]byte, 4, 4+min(n, 4<<10)) // as much as comes, not as much as is announced
-	copy(b, size[:])
-	for len(b) < 4+n {
-		part := min(max(len(b), 4<<10), 4+n-len(b))
-		b = slices.Grow(b, part)[:len(b)+part]
-		if _, err := io.ReadFull(c.Conn, b[len(b)-part:]); err != nil {
-			return nil, err
-		}
-	}
-	return c.check(b)
-}
-
-// check lets a request through, with bounds of its own where it has none.
-func (c *conn) check(b []byte) ([]byte, error) {
-	key := int16(binary.BigEndian.Uint16(b[4:]))
-	if c.port.open {
-		if kmsg.RequestForKey(key) == nil { // the broker would end the process
-			return nil, errRefused
-		}
-		return b, nil
-	}
-	when := answered[kmsg.Key(key)]
-	if when == never {
-		return nil, errRefused
-	}
-	c.mu.Lock()
-	switch {
-	case when == afterPassword:
-		c.asked = true
-	case !c.asked:
-		c.greetings++
-	}
-	if kmsg.Key(key) == kmsg.ApiVersions {
-		c.versions = append(c.versions, versionsRequest{
-			correlation: int32(binary.BigEndian.Uint32(b[8:])), version: int16(binary.BigEndian.Uint16(b[6:])),
-		})
-	}
-	c.mu.Unlock()
-	if key == int16(kmsg.Fetch) {
-		return boundFetch(b)
-	}
-	return b, nil
+	return g.shown(res), nil
 }

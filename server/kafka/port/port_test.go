@@ -2,47 +2,67 @@ package port_test
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-	"github.com/twmb/franz-go/pkg/kversion"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/port"
+	"github.com/parley-chat/parley/server/store/embedded"
+	"github.com/parley-chat/parley/server/store/embedded/records"
 	"github.com/parley-chat/parley/server/testkit"
 )
 
-const (
-	password = "a password of readers"
-	own      = "fanout-workers"
-)
+const password = "a password of readers"
 
-func open(t *testing.T) *kafka.Broker {
+var at = kafka.Partition{Topic: kafka.ChatsCreated, ID: 3}
+
+// place is a port on a store.
+type place struct {
+	*port.Port
+	store *embedded.Store
+	log   *eventlog.Log
+}
+
+// open opens a port on a directory. change changes its configuration; may be nil.
+func open(t *testing.T, dir string, change func(*port.Config)) *place {
 	t.Helper()
-	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0",
-		Readers: password})
-	if err != nil {
-		t.Fatal(err)
+	p := &place{store: testkit.Value(embedded.Open(embedded.Options{Dir: dir}))(t)}
+	kept := records.Of(p.store)
+	p.log = testkit.Value(eventlog.Open(t.Context(), eventlog.Config{Store: p.store, Clock: time.Now,
+		Log: commitlog.NewLocal(kept, time.Now), Logger: slog.New(slog.DiscardHandler),
+		Committed: func(ctx context.Context, group string) (map[kafka.Partition]int64, error) {
+			return p.Committed(ctx, group)
+		}}))(t)
+	cfg := port.Config{Log: p.log, Records: kept, Listen: "127.0.0.1:0", Password: password,
+		Own: []string{kafka.FanoutGroup, kafka.ProjectorGroup}}
+	if change != nil {
+		change(&cfg)
 	}
-	t.Cleanup(b.Close)
-	return b
+	p.Port = testkit.Value(port.Open(t.Context(), cfg))(t)
+	t.Cleanup(p.end)
+	return p
+}
+
+func (p *place) end() {
+	p.Close()
+	_ = p.store.Close() // a test may have closed it
 }
 
 func limited(t *testing.T) context.Context {
@@ -51,16 +71,18 @@ func limited(t *testing.T) context.Context {
 	return ctx
 }
 
-// stranger is a client by TCP.
-func stranger(t *testing.T, b *kafka.Broker, opts ...kgo.Opt) *kgo.Client {
+// publish publishes as Parley does.
+func (p *place) publish(t *testing.T, value string) {
 	t.Helper()
-	c, err := kgo.NewClient(append([]kgo.Opt{
-		kgo.SeedBrokers(b.Addr()), kgo.RequestRetries(0), kgo.MetadataMinAge(100 * time.Millisecond),
-		kgo.DisableClientMetrics(),
-	}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, p.log.Publish(limited(t), []eventlog.Publication{
+		{Records: []*kafka.Record{{Topic: at.Topic, Partition: at.ID, Value: []byte(value)}}}}))
+}
+
+// stranger is a client by TCP.
+func (p *place) stranger(t *testing.T, opts ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	c := testkit.Value(kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(p.Addr()), kgo.RequestRetries(0),
+		kgo.MetadataMinAge(100 * time.Millisecond), kgo.DisableClientMetrics()}, opts...)...))(t)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -69,24 +91,10 @@ func reader() kgo.Opt {
 	return kgo.SASL(scram.Auth{User: "reader", Pass: password}.AsSha256Mechanism())
 }
 
-// publish publishes as Parley does.
-func publish(t *testing.T, b *kafka.Broker, value string) {
-	t.Helper()
-	c, err := kafka.NewTransactional(b.Addr(), "relay", b.Options()...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := kafka.Transact(limited(t),
-		c, []*kafka.Record{{Topic: kafka.ChatsCreated, Partition: 3, Value: []byte(value)}}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// Without the password nothing is answered, whoever one says to be.
+// Without the password nothing is answered, whatever user a client names.
 func TestWithoutThePassword(t *testing.T) {
-	b := open(t)
-	publish(t, b, "secret")
+	b := open(t, t.TempDir(), nil)
+	b.publish(t, "secret")
 	for name, opts := range map[string][]kgo.Opt{
 		"nobody":         nil,
 		"wrong password": {kgo.SASL(scram.Auth{User: "reader", Pass: "x"}.AsSha256Mechanism())},
@@ -95,7 +103,7 @@ func TestWithoutThePassword(t *testing.T) {
 		"parley":         {kgo.SASL(scram.Auth{User: "parley", Pass: ""}.AsSha256Mechanism())},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		res, err := kmsg.NewPtrMetadataRequest().RequestWith(ctx, stranger(t, b, opts...))
+		res, err := kmsg.NewPtrMetadataRequest().RequestWith(ctx, b.stranger(t, opts...))
 		cancel()
 		if err == nil {
 			t.Errorf("%s sees %d topics", name, len(res.Topics))
@@ -103,15 +111,15 @@ func TestWithoutThePassword(t *testing.T) {
 	}
 }
 
-// With the password one reads, alone and in groups; and the broker knows that somebody may.
+// With the password a client reads, alone and in groups, and the port knows that one may.
 func TestReaders(t *testing.T) {
-	b := open(t)
-	publish(t, b, "hello")
+	b := open(t, t.TempDir(), nil)
+	b.publish(t, "hello")
 	for _, opts := range [][]kgo.Opt{nil, {kgo.ConsumerGroup("mine")}} {
 		if b.Watched() {
-			t.Error("watched by nobody")
+			t.Error("watched without a client")
 		}
-		c := stranger(t, b, append(opts, reader(), kgo.ConsumeTopics(kafka.ChatsCreated),
+		c := b.stranger(t, append(opts, reader(), kgo.ConsumeTopics(at.Topic),
 			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
 		fetches := c.PollFetches(limited(t))
 		if err := fetches.Err(); err != nil || fetches.NumRecords() != 1 {
@@ -121,20 +129,34 @@ func TestReaders(t *testing.T) {
 			t.Error("a reader does not count")
 		}
 		if len(opts) > 0 {
-			if err := c.CommitUncommittedOffsets(limited(t)); err != nil {
-				t.Error(err)
-			}
+			testkit.Must(t, c.CommitUncommittedOffsets(limited(t)))
 		}
 		c.Close()
 		testkit.Eventually(t, "the reader's connections are gone", func() bool { return !b.Watched() })
 	}
 }
 
-// Readers change nothing, take no group or producer of ours, and are refused (S-41).
+// Clients of the process need no password and do not count as connections.
+func TestClientsOfTheProcess(t *testing.T) {
+	b := open(t, t.TempDir(), func(c *port.Config) { c.Connections = 1 })
+	b.publish(t, "hello")
+	for range 3 {
+		c := testkit.Value(kafka.NewReaderWith(b.Options(), b.Addr(), at.Topic))(t)
+		defer c.Close()
+		testkit.Equal(t, "records", c.PollFetches(limited(t)).NumRecords(), 1)
+	}
+	testkit.Equal(t, "connections", b.Stats(), port.Stats{})
+	if b.Watched() {
+		t.Error("the process watches itself")
+	}
+}
+
+// Readers change nothing, and take no group of ours (S-41).
 func TestSec_S_41_ReadersOnlyRead(t *testing.T) {
-	b := open(t)
-	publish(t, b, "one")
-	c := stranger(t, b, reader())
+	b := open(t, t.TempDir(), nil)
+	b.publish(t, "one")
+	testkit.Must(t, b.Commit(limited(t), kafka.FanoutGroup, map[kafka.Partition]int64{at: 1}))
+	c := b.stranger(t, reader())
 	refused := func(name string, err error, code int16) {
 		t.Helper()
 		if err == nil {
@@ -152,143 +174,154 @@ func TestSec_S_41_ReadersOnlyRead(t *testing.T) {
 		!errors.Is(kerr.ErrorForCode(res.Topics[0].ErrorCode), kerr.TopicAuthorizationFailed) {
 		t.Errorf("create a topic: %v", err)
 	}
-	drop := kmsg.NewPtrDeleteTopicsRequest()
-	dropped := kmsg.NewDeleteTopicsRequestTopic()
-	dropped.Topic = kmsg.StringPtr(kafka.ChatsCreated)
-	drop.Topics, drop.TopicNames = append(drop.Topics, dropped), []string{kafka.ChatsCreated}
-	if res, err := drop.RequestWith(limited(t), c); err == nil {
-		refused("delete a topic", nil, res.Topics[0].ErrorCode)
-	}
-	trim := kmsg.NewPtrDeleteRecordsRequest()
-	trimmed := kmsg.NewDeleteRecordsRequestTopic()
-	part := kmsg.NewDeleteRecordsRequestTopicPartition()
-	part.Partition, part.Offset = 3, 1
-	trimmed.Topic, trimmed.Partitions = kafka.ChatsCreated, append(trimmed.Partitions, part)
-	trim.Topics = append(trim.Topics, trimmed)
-	if res, err := trim.RequestWith(limited(t), c); err == nil {
-		refused("delete records", nil, res.Topics[0].Partitions[0].ErrorCode)
-	}
-	init := kmsg.NewPtrInitProducerIDRequest()
-	init.TransactionalID = kmsg.StringPtr("relay")
-	if res, err := init.RequestWith(limited(t), c); err == nil {
-		refused("fence the relay", nil, res.ErrorCode)
-	}
-	refused("produce", c.ProduceSync(limited(t), &kgo.Record{Topic: kafka.ChatsCreated, Value: []byte("x")}).FirstErr(), 0)
+	refused("produce", c.ProduceSync(limited(t), &kgo.Record{Topic: at.Topic, Value: []byte("x")}).FirstErr(), 0)
 	commit := kmsg.NewPtrOffsetCommitRequest()
-	commit.Group, commit.Generation = own, -1
+	commit.Group, commit.Generation = kafka.FanoutGroup, -1
 	ct, cp := kmsg.NewOffsetCommitRequestTopic(), kmsg.NewOffsetCommitRequestTopicPartition()
-	cp.Partition, cp.Offset = 3, 100
-	ct.Topic, ct.Partitions = kafka.ChatsCreated, append(ct.Partitions, cp)
+	cp.Partition, cp.Offset = at.ID, 100
+	ct.Topic, ct.Partitions = at.Topic, append(ct.Partitions, cp)
 	commit.Topics = append(commit.Topics, ct)
 	if res, err := commit.RequestWith(limited(t), c); err == nil {
 		refused("commit for fanout", nil, res.Topics[0].Partitions[0].ErrorCode)
 	}
 	remove := kmsg.NewPtrDeleteGroupsRequest()
-	remove.Groups = []string{own}
+	remove.Groups = []string{kafka.FanoutGroup}
 	if res, err := remove.RequestWith(limited(t), c); err == nil {
 		refused("delete fanout's group", nil, res.Groups[0].ErrorCode)
 	}
 	joined := make(chan bool, 1)
-	member := stranger(t, b, reader(), kgo.ConsumerGroup(own), kgo.ConsumeTopics(kafka.ChatsCreated),
+	member := b.stranger(t, reader(), kgo.ConsumerGroup(kafka.FanoutGroup), kgo.ConsumeTopics(at.Topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) { joined <- true }))
 	if err := member.PollFetches(limited(t)).Err(); !errors.Is(err, kerr.GroupAuthorizationFailed) || len(joined) > 0 {
 		t.Errorf("a member of fanout's group: %v", err)
 	}
-	// What the broker would not refuse by itself, or not well, does not reach it.
 	for _, req := range []kmsg.Request{
 		kmsg.NewPtrWriteTxnMarkersRequest(), kmsg.NewPtrAlterUserSCRAMCredentialsRequest(),
-		kmsg.NewPtrDescribeUserSCRAMCredentialsRequest(),
-		kmsg.NewPtrDescribeLogDirsRequest(), kmsg.NewPtrElectLeadersRequest(), kmsg.NewPtrShareFetchRequest(),
-		kmsg.NewPtrAlterClientQuotasRequest(),
+		kmsg.NewPtrDescribeUserSCRAMCredentialsRequest(), kmsg.NewPtrDescribeLogDirsRequest(),
+		kmsg.NewPtrElectLeadersRequest(), kmsg.NewPtrShareFetchRequest(), kmsg.NewPtrAlterClientQuotasRequest(),
 	} {
 		if _, err := c.SeedBrokers()[0].Request(limited(t), req); err == nil {
 			t.Errorf("a reader's %s is answered", kmsg.NameForKey(req.Key()))
 		}
 	}
-	publish(t, b, "two") // the relay is not fenced
-	var values []string
-	if err := b.Read(limited(t), kafka.Partition{Topic: kafka.ChatsCreated, ID: 3},
-		func(r *kafka.Record) { values = append(values, string(r.Value)) }); err != nil {
-		t.Fatal(err)
+	testkit.Equal(t, "fanout's offset", testkit.Value(b.Committed(limited(t), kafka.FanoutGroup))(t)[at], 1)
+	_, end, err := b.log.Bounds(limited(t), at)
+	testkit.Must(t, err)
+	testkit.Equal(t, "end", end, 1)
+}
+
+// Offsets of groups outlive a restart, and their commits are durable. Those of Parley's own groups become so with the
+// next sync.
+func TestGroupsOutliveARestart(t *testing.T) {
+	dir := t.TempDir()
+	b := open(t, dir, nil)
+	b.publish(t, "one")
+	b.publish(t, "two")
+	testkit.Must(t, b.Commit(limited(t), kafka.FanoutGroup, map[kafka.Partition]int64{at: 1}))
+	c := b.stranger(t, reader(), kgo.ConsumerGroup("mine"), kgo.ConsumeTopics(at.Topic), kgo.DisableAutoCommit(),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	testkit.Equal(t, "records", c.PollFetches(limited(t)).NumRecords(), 2)
+	testkit.Must(t, c.CommitUncommittedOffsets(limited(t)))
+	c.Close()
+	testkit.Must(t, b.store.Durable(limited(t)))
+	b.end()
+
+	b = open(t, dir, nil)
+	for group, want := range map[string]int64{kafka.FanoutGroup: 1, "mine": 2, "other": 0} {
+		got := testkit.Value(b.Committed(limited(t), group))(t)
+		testkit.Equal(t, "offset of "+group, got[at], want)
 	}
-	if strings.Join(values, " ") != "one two" {
-		t.Errorf("the log has %q", values)
+	b.publish(t, "three")
+	c = b.stranger(t, reader(), kgo.ConsumerGroup("mine"), kgo.ConsumeTopics(at.Topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	list := c.PollFetches(limited(t)).Records()
+	if len(list) != 1 || string(list[0].Value) != "three" {
+		t.Errorf("after a restart the group reads %d records", len(list))
 	}
 }
 
-// The rights are the same after a restart, whatever the broker has kept of them.
-func TestRightsSurviveNothing(t *testing.T) {
+// A log that was moved can end with offsets that do not exist. Its readers, and those that read up to its end, get
+// there.
+func TestGapAtTheEnd(t *testing.T) {
 	dir := t.TempDir()
-	cfg := kafka.BrokerConfig{Dir: dir, Listen: "127.0.0.1:0", Readers: "the old password"}
-	b, err := kafka.OpenBroker(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Close()
-	for name, text := range map[string]string{"acls.json": "{", "sasl.json": "{", "quotas.json": "{",
-		"broker_configs.json": `{"version":1,"configs":{"log.retention.ms":"1"}}`} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
+	b := open(t, dir, nil)
+	b.publish(t, "one")
+	b.end()
+	st := testkit.Value(embedded.Open(embedded.Options{Dir: dir}))(t)
+	log := commitlog.NewLocal(records.Of(st), time.Now)
+	for _, topic := range testkit.Value(log.EventTopics(t.Context()))(t) {
+		if topic.Name == at.Topic {
+			testkit.Must(t, log.Skip(t.Context(), []commitlog.Skip{
+				{Partition: commitlog.Partition{Topic: topic.Number, Number: at.ID}, End: 7}}))
 		}
 	}
-	cfg.Readers = password
-	if b, err = kafka.OpenBroker(cfg); err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	if res, err := kmsg.NewPtrMetadataRequest().RequestWith(limited(t), stranger(t, b, reader())); err != nil ||
-		len(res.Topics) == 0 {
-		t.Errorf("a reader is refused: %v", err)
-	}
-	old := stranger(t, b, kgo.SASL(scram.Auth{User: "reader", Pass: "the old password"}.AsSha256Mechanism()))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	if _, err := kmsg.NewPtrMetadataRequest().RequestWith(ctx, old); err == nil {
-		t.Error("the old password is taken")
+	testkit.Must(t, st.Close())
+
+	b = open(t, dir, nil)
+	spans := testkit.Value(lag.Spans(limited(t), b.Addr(), at.Topic, b.Options()...))(t)
+	testkit.Equal(t, "span", spans[at.ID], lag.Span{Partition: at, To: 7})
+	var values []string
+	testkit.Must(t, lag.Read(limited(t), b.Addr(), spans, func(r *kafka.Record) error {
+		values = append(values, string(r.Value))
+		return nil
+	}, b.Options()...))
+	testkit.Equal(t, "values", strings.Join(values, " "), "one")
+	testkit.Must(t, b.Commit(limited(t), kafka.FanoutGroup, map[kafka.Partition]int64{at: 1}))
+	g := testkit.Value(lag.OfGroup(limited(t), b.Addr(), kafka.FanoutGroup, b.Options()...))(t)
+	testkit.Equal(t, "lag", g.Lag, 0)
+}
+
+// The process shows itself as the member of a group that it reads for.
+func TestGroupOfTheProcess(t *testing.T) {
+	b := open(t, t.TempDir(), nil)
+	testkit.Must(t, b.Commit(limited(t), kafka.FanoutGroup, map[kafka.Partition]int64{at: 0}))
+	left := b.Joined(kafka.FanoutGroup, []string{at.Topic})
+	for _, want := range []struct {
+		state   string
+		members int
+	}{{"Stable", 1}, {"Empty", 0}} {
+		g := testkit.Value(lag.OfGroup(limited(t), b.Addr(), kafka.FanoutGroup, b.Options()...))(t)
+		testkit.Equal(t, "state", g.State, want.state)
+		testkit.Equal(t, "members", len(g.Members), want.members)
+		if want.members > 0 && (g.Members[0].Partitions != 16 || g.Partitions[0].Member == "") {
+			t.Errorf("the member is %+v, a partition %+v", g.Members[0], g.Partitions[0])
+		}
+		left()
 	}
 }
 
 // Frames that announce much take no memory, and halves do not stay.
 func TestFloods(t *testing.T) {
-	b := open(t)
+	b := open(t, t.TempDir(), nil)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
+	dial := func() net.Conn {
+		c := testkit.Value(net.Dial("tcp", b.Addr()))(t)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
 	var conns []net.Conn
 	for range 200 { // more than there may be
-		c, err := net.Dial("tcp", b.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = c.Close() }()
-		head := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint32(nil, 60_000), 18)
-		_, _ = c.Write(head)
+		c := dial()
+		_, _ = c.Write(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint32(nil, 60_000), 18))
 		conns = append(conns, c)
 	}
-	huge, err := net.Dial("tcp", b.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = huge.Close() }()
+	huge := dial()
 	_, _ = huge.Write(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint32(nil, 64<<10+1), 18))
 	closed(t, huge, 2*time.Second)
-	publish(t, b, "ours go on")
-	// Who has shown a password comes in, and is not pushed out by who has not.
-	c := stranger(t, b, reader())
-	if _, err := kmsg.NewPtrMetadataRequest().RequestWith(limited(t), c); err != nil {
-		t.Fatal(err)
+	// A client that has shown the password comes in, and is not pushed out by those that have not.
+	c := b.stranger(t, reader())
+	metadata := func() {
+		t.Helper()
+		testkit.Value(kmsg.NewPtrMetadataRequest().RequestWith(limited(t), c))(t)
 	}
+	metadata()
 	for range 200 {
-		c, err := net.Dial("tcp", b.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = c.Close() }()
+		dial()
 	}
-	if _, err := kmsg.NewPtrMetadataRequest().RequestWith(limited(t), c); err != nil {
-		t.Error(err)
-	}
+	metadata()
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	if n := int64(after.HeapAlloc) - int64(before.HeapAlloc); n > 32<<20 {
@@ -296,65 +329,6 @@ func TestFloods(t *testing.T) {
 	}
 	closed(t, conns[0], 2*time.Second) // pushed out
 }
-
-// A half request ends its connection after ten seconds, also that of a client whose requests
-// need no password.
-func TestHalfRequest(t *testing.T) {
-	for _, trusted := range []bool{false, true} {
-		t.Run(fmt.Sprint("trusted ", trusted), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-				p := port.New(l, port.Config{Open: trusted})
-				defer p.Close()
-				ours, theirs := net.Pipe()
-				defer ours.Close()
-				l.conns <- theirs
-				c, err := p.Accept()
-				testkit.Must(t, err)
-				began := time.Now()
-				ended := make(chan time.Duration, 1)
-				go func() {
-					n, err := c.Read(make([]byte, 100))
-					if err == nil {
-						t.Errorf("%d bytes of half a request", n)
-					}
-					ended <- time.Since(began)
-				}()
-				_, err = ours.Write([]byte{0, 0, 0})
-				testkit.Must(t, err)
-				if _, err := ours.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-					t.Errorf("the client reads %v, expected the end", err)
-				}
-				if took := <-ended; took != 10*time.Second {
-					t.Errorf("ended after %v", took)
-				}
-			})
-		})
-	}
-}
-
-// pipes is a listener whose clients are in the same bubble of time.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (l *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipes) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return nil
-}
-
-func (l *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 func closed(t *testing.T, c net.Conn, within time.Duration) {
 	t.Helper()
@@ -365,34 +339,69 @@ func closed(t *testing.T, c net.Conn, within time.Duration) {
 	}
 }
 
-// One fetch does not make the broker build an answer of the whole log.
-func TestFetchIsBounded(t *testing.T) {
-	b := open(t)
-	c, err := kafka.NewProducer(b.Addr(), b.Options()...)
-	if err != nil {
-		t.Fatal(err)
+// Beyond the bound, connections without a password make room; if all have shown it, a new one is refused,
+// counted and logged. Connected readers stay, and a closed connection makes room.
+func TestConnectionsBeyondTheBound(t *testing.T) {
+	var said testkit.Log
+	b := open(t, t.TempDir(), func(c *port.Config) {
+		c.Connections, c.Logger = 5, slog.New(slog.NewTextHandler(&said, nil))
+	})
+	reading := func() *kgo.Client {
+		c := b.stranger(t, reader())
+		testkit.Value(c.SeedBrokers()[0].Request(limited(t), kmsg.NewPtrMetadataRequest()))(t)
+		return c
 	}
-	defer c.Close()
-	value := make([]byte, 900_000)
-	_, _ = rand.Read(value)
-	for range 12 {
-		if err := kafka.Publish(limited(t),
-			c, &kafka.Record{Topic: kafka.ChatsCreated, Partition: 3, Value: value}); err != nil {
-			t.Fatal(err)
+	var strangers []net.Conn
+	for range 2 {
+		c := testkit.Value(net.Dial("tcp", b.Addr()))(t)
+		t.Cleanup(func() { _ = c.Close() })
+		strangers = append(strangers, c)
+	}
+	testkit.Eventually(t, "both are connected", func() bool { return b.Stats().Open == 2 })
+	var readers []*kgo.Client
+	for range 5 {
+		readers = append(readers, reading())
+	}
+	for _, c := range strangers {
+		closed(t, c, 5*time.Second)
+	}
+	testkit.Equal(t, "connections", b.Stats(), port.Stats{Open: 5, Evicted: 2})
+	testkit.Equal(t, "lines", said.String(), "")
+	for range 3 {
+		c := testkit.Value(net.Dial("tcp", b.Addr()))(t)
+		closed(t, c, 5*time.Second)
+		_ = c.Close()
+	}
+	testkit.Equal(t, "connections beyond", b.Stats(), port.Stats{Open: 5, Evicted: 2, Refused: 3})
+	if text := said.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "kafka-connections") {
+		t.Errorf("operators read %q, expected one line", text)
+	}
+	for _, c := range readers {
+		testkit.Value(c.SeedBrokers()[0].Request(limited(t), kmsg.NewPtrMetadataRequest()))(t)
+	}
+	readers[0].Close()
+	testkit.Eventually(t, "a connection is closed", func() bool { return b.Stats().Open == 4 })
+	reading()
+}
+
+// Addresses that cannot be listened on are refused with a line that says why.
+func TestAddresses(t *testing.T) {
+	b := open(t, t.TempDir(), nil)
+	for addr, want := range map[string]string{
+		"nothing": "must be host:port", "192.0.2.1:0": "loopback only", "localhost:0": "loopback only",
+		"127.0.0.1:http": "listen port", b.Addr(): "already in use",
+	} {
+		p, err := port.Open(t.Context(), port.Config{Listen: addr})
+		if err == nil {
+			p.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", addr, err)
 		}
 	}
-	req := kmsg.NewPtrFetchRequest()
-	req.MaxBytes, req.MaxWaitMillis = 1<<31-1, 100
-	topic, part := kmsg.NewFetchRequestTopic(), kmsg.NewFetchRequestTopicPartition()
-	part.Partition, part.PartitionMaxBytes = 3, 1<<31-1
-	topic.Topic, topic.Partitions = kafka.ChatsCreated, append(topic.Partitions, part)
-	req.Topics = append(req.Topics, topic)
-	res, err := stranger(t, b, reader(), kgo.MaxVersions(kversion.V3_0_0())).SeedBrokers()[0].Request(limited(t), req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := len(res.(*kmsg.FetchResponse).Topics[0].Partitions[0].RecordBatches); n == 0 || n > 2<<20 {
-		t.Errorf("an answer of %d bytes", n)
+	other := open(t, t.TempDir(), func(c *port.Config) { c.Listen, c.Fallback = b.Addr(), true })
+	if other.Addr() == b.Addr() {
+		t.Error("two ports have one address")
 	}
 }
 
@@ -407,9 +416,7 @@ func TestCredentials(t *testing.T) {
 	if err != nil || len(first) < 20 {
 		t.Fatal(first, err)
 	}
-	if err := (port.Credentials{Address: "127.0.0.1:1", Password: first}).Save(dir); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, port.Credentials{Address: "127.0.0.1:1", Password: first}.Save(dir))
 	info, err := os.Stat(filepath.Join(dir, port.File))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Error(info, err)
@@ -420,48 +427,8 @@ func TestCredentials(t *testing.T) {
 	if c, err := port.Load(dir); err != nil || c.Address != "127.0.0.1:1" {
 		t.Error(c, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, port.File), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, port.File), []byte("x"), 0o600))
 	if other, err := port.Password(dir); err != nil || other == first || len(other) < 20 {
 		t.Error(other, err)
-	}
-}
-
-// librdkafka continues only if the first version of the handshake is announced.
-func TestHandshakeOfOldClients(t *testing.T) {
-	b := open(t)
-	c, err := net.Dial("tcp", b.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
-	for _, version := range []int16{0, 2, 3} {
-		req := kmsg.NewPtrApiVersionsRequest()
-		req.SetVersion(version)
-		req.ClientSoftwareName, req.ClientSoftwareVersion = "test", "1"
-		id := "x"
-		if _, err := c.Write(kmsg.NewRequestFormatter(kmsg.FormatterClientID(id)).AppendRequest(nil, req, 7)); err != nil {
-			t.Fatal(err)
-		}
-		var size [4]byte
-		if _, err := io.ReadFull(c, size[:]); err != nil {
-			t.Fatal(err)
-		}
-		body := make([]byte, binary.BigEndian.Uint32(size[:]))
-		if _, err := io.ReadFull(c, body); err != nil {
-			t.Fatal(err)
-		}
-		res := kmsg.NewPtrApiVersionsResponse()
-		res.SetVersion(version)
-		if err := res.ReadFrom(body[4:]); err != nil {
-			t.Fatal(err)
-		}
-		for _, k := range res.ApiKeys {
-			if k.ApiKey == 17 && (k.MinVersion != 0 || k.MaxVersion != 1) {
-				t.Errorf("version %d: handshake %d to %d", version, k.MinVersion, k.MaxVersion)
-			}
-		}
 	}
 }

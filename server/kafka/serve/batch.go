@@ -59,19 +59,21 @@ func appendBatch(b []byte, records []*kgo.Record) []byte {
 	return sealBatch(b, start, batch)
 }
 
-// appendGap appends batches without records, which take a reader from one offset to another. Kafka leaves such
-// batches where it has compacted all records away.
-func appendGap(b []byte, from, to int64) []byte {
-	for from < to {
-		last := min(to-1, from+math.MaxInt32)
-		batch := newBatch(from, last)
-		batch.FirstTimestamp, batch.MaxTimestamp = -1, -1
-		start := len(b)
-		b = sealBatch(append(b, make([]byte, batchHeader)...), start, batch)
-		from = last + 1
-	}
-	return b
+// appendGap appends what takes a reader over a gap to an offset: the end of a transaction, as Kafka writes it, which
+// clients pass over. A client that keeps such records sees that it has reached the offset; of a batch without records
+// it would see nothing.
+func appendGap(b []byte, to int64) []byte {
+	batch := newBatch(to-1, to-1)
+	batch.FirstTimestamp, batch.MaxTimestamp = -1, -1
+	batch.Attributes, batch.NumRecords = controlBatch, 1
+	start := len(b)
+	r := kmsg.Record{Key: []byte{0, 0, 0, 1}, Value: make([]byte, 6)} // version 0, a commit; version 0, no coordinator
+	r.Length = int32(recordSize(&r))
+	return sealBatch(r.AppendTo(append(b, make([]byte, batchHeader)...)), start, batch)
 }
+
+// controlBatch is the attribute of a batch whose record is not for applications.
+const controlBatch = 1 << 5
 
 func newBatch(first, last int64) *kmsg.RecordBatch {
 	batch := new(kmsg.RecordBatch)

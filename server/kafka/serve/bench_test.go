@@ -9,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/serve"
 	"github.com/parley-chat/parley/server/testkit"
 )
@@ -80,11 +81,11 @@ func BenchmarkBatch(b *testing.B) {
 // A fetch of 200 partitions without news, as an idle reader sends it twice a second.
 func BenchmarkIdleFetch(b *testing.B) {
 	s := start(b, func(c *serve.Config) {
-		c.Open, c.Log = true, newMemoryLog(serve.Topic{Name: events, ID: [16]byte{1}, Partitions: 200})
+		c.Users, c.Log = nil, newMemoryLog(kafka.Topic{Name: events, ID: [16]byte{1}, Partitions: 200})
 	})
-	var list []serve.Position
+	var list []kafka.Position
 	for i := range int32(200) {
-		list = append(list, at(serve.Partition{Topic: events, ID: i}, 0))
+		list = append(list, at(kafka.Partition{Topic: events, ID: i}, 0))
 	}
 	c := s.raw(b)
 	testkit.Must(b, c.SetDeadline(time.Time{}))

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kversion"
 
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/serve"
 	"github.com/parley-chat/parley/server/testkit"
 )
@@ -61,7 +62,7 @@ func TestReadersOfAGrowingLog(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	var counts [4]int
 	for range records {
-		p := serve.Partition{Topic: events, ID: rng.Int32N(4)}
+		p := kafka.Partition{Topic: events, ID: rng.Int32N(4)}
 		b.log.append(p, &kgo.Record{Value: append(fmt.Append(nil, counts[p.ID], " "), make([]byte, rng.IntN(500))...),
 			Timestamp: time.UnixMilli(1)})
 		counts[p.ID]++
@@ -75,12 +76,12 @@ func TestReadersOfAGrowingLog(t *testing.T) {
 // The end of the server's context ends all its connections, whatever they wait for.
 func TestShutdown(t *testing.T) {
 	l := newMemoryLog(topics()...)
-	s := testkit.Value(serve.New(serve.Config{Log: l, Groups: new(groupsDouble), Open: true}))(t)
+	s := testkit.Value(serve.New(serve.Config{Log: l, Groups: new(groupsDouble)}))(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ends := make(chan error, 3)
 	for i := range 3 {
 		ours, theirs := pipe(t)
-		go func() { ends <- s.Serve(ctx, theirs) }()
+		go func() { ends <- s.Serve(ctx, theirs, "anyone") }()
 		if i > 0 {
 			req := fetchOf(12, at(first, 0))
 			req.MaxWaitMillis = 1<<31 - 1

@@ -44,7 +44,7 @@ func (c *conn) describeConfigs(_ context.Context, _ header, req *kmsg.DescribeCo
 func (s *Server) configs(kind kmsg.ConfigResourceType, name string) (map[string]string, kmsg.ConfigSource, int16) {
 	switch kind {
 	case kmsg.ConfigResourceTypeTopic:
-		if t := s.topics().names[name]; t != nil {
+		if t := s.catalog.now().names[name]; t != nil {
 			return t.Configs, kmsg.ConfigSourceDynamicTopicConfig, 0
 		}
 		return nil, 0, missing(&name)

@@ -8,7 +8,6 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kbin"
@@ -24,7 +23,11 @@ const (
 	maxUnread   = 2 << 20   // bytes of these
 	writePart   = 256 << 10 // bytes of an answer that a client takes within writeTime
 	writeTime   = 20 * time.Second
-	headerSize  = 8 // of a request: key, version, correlation id
+	// greetingTime is how long a client may take to show a password, and requestTime how long the first byte of a
+	// request may be ahead of its last.
+	greetingTime = 10 * time.Second
+	requestTime  = 10 * time.Second
+	headerSize   = 8 // of a request: key, version, correlation id
 )
 
 // errRefused ends a connection whose client sent a request that the server does not announce.
@@ -38,25 +41,26 @@ type conn struct {
 	auth    authState // of the goroutine that answers
 	session *session  // likewise; nil: none
 
-	// known allows larger requests. It is set before the answer that tells the client, which reads that
-	// before it sends one.
-	known    atomic.Bool
+	since    time.Time // when the connection began
 	requests chan []byte
 	unread   *semaphore.Weighted // bytes of the requests in the channel
 
 	mu    sync.Mutex
 	hurry context.CancelFunc // ends the wait of the current fetch; nil: none waits
 	full  bool               // the reading goroutine waits for room
+	// known allows larger requests, and silence. It is set before the answer that tells the client, which reads that
+	// before it sends one.
+	known bool
 }
 
-// Serve answers the requests of one connection until it ends, ctx ends, or the client sends what
-// is not served; the error says which. It closes the connection. An answer that the client does not read ends the
-// connection after 20 seconds without progress.
-func (s *Server) Serve(ctx context.Context, nc net.Conn) error {
+// Serve answers the requests of one connection until it ends, ctx ends, or the client sends what is
+// not served; the error says which. It closes the connection, also if the client shows no password within 10
+// seconds, or takes as long for a request, and if an answer that it does not read makes no progress for 20
+// seconds. With a user the client need not show a password; without (""), it must.
+func (s *Server) Serve(ctx context.Context, nc net.Conn, user string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	c := &conn{Conn: nc, server: s, requests: make(chan []byte, maxPending), unread: semaphore.NewWeighted(maxUnread)}
-	c.auth.done = s.Open
-	c.known.Store(s.Open)
+	c := &conn{Conn: nc, server: s, requests: make(chan []byte, maxPending), unread: semaphore.NewWeighted(maxUnread),
+		since: time.Now(), known: user != "", auth: authState{done: user != "", user: user}}
 	// The end of ctx must end a Read and a Write under way, and the end of either must end whatever the other
 	// goroutine waits for: closing the connection and cancelling ctx always go together.
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
@@ -72,7 +76,7 @@ func (s *Server) Serve(ctx context.Context, nc net.Conn) error {
 // read reads requests until one fails.
 func (c *conn) read(ctx context.Context) error {
 	for {
-		b, err := readFrame(c.Conn, c.limit)
+		b, err := c.readFrame()
 		if err != nil {
 			return err
 		}
@@ -82,34 +86,68 @@ func (c *conn) read(ctx context.Context) error {
 	}
 }
 
-// limit is how large a request may be now.
-func (c *conn) limit() int64 {
-	if c.known.Load() {
-		return maxRequest
-	}
-	return maxGreeting
-}
-
 // readFrame reads one request without its size. It asks for the limit when the size is there: it has waited for that
 // since before the answer to the last request, which may have been the one to the password.
-func readFrame(r io.Reader, limit func() int64) ([]byte, error) {
+func (c *conn) readFrame() ([]byte, error) {
+	if err := c.await(false); err != nil {
+		return nil, err
+	}
 	var size [4]byte
-	if _, err := io.ReadFull(r, size[:]); err != nil {
+	if _, err := io.ReadFull(c.Conn, size[:1]); err != nil {
+		return nil, err
+	}
+	if err := c.await(true); err != nil {
+		return nil, err
+	}
+	if _, err := io.ReadFull(c.Conn, size[1:]); err != nil {
 		return nil, err
 	}
 	n := int64(binary.BigEndian.Uint32(size[:]))
-	if n == 0 || n > limit() {
+	if n == 0 || n > c.limit() {
 		return nil, errMalformed
 	}
 	b := make([]byte, 0, min(n, 4<<10)) // as much as comes, not as much as is announced
 	for int64(len(b)) < n {
 		part := min(max(len(b), 4<<10), int(n)-len(b))
 		b = slices.Grow(b, part)[:len(b)+part]
-		if _, err := io.ReadFull(r, b[len(b)-part:]); err != nil {
+		if _, err := io.ReadFull(c.Conn, b[len(b)-part:]); err != nil {
 			return nil, err
 		}
 	}
 	return b, nil
+}
+
+// limit is how large a request may be now.
+func (c *conn) limit() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known {
+		return maxRequest
+	}
+	return maxGreeting
+}
+
+// await bounds how long the rest of a request is waited for, or the first byte of the next.
+func (c *conn) await(begun bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var until time.Time // a client whose password is known may be silent
+	if begun {
+		until = time.Now().Add(requestTime)
+	}
+	if end := c.since.Add(greetingTime); !c.known && (until.IsZero() || end.Before(until)) {
+		until = end
+	}
+	return c.SetReadDeadline(until)
+}
+
+// setKnown says that the client has shown a password. The reading goroutine waits for the next request already, or
+// has its first byte: its bound, which is that of a greeting, ends. The lock keeps it from setting another one.
+func (c *conn) setKnown() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known = true
+	return c.SetReadDeadline(time.Time{})
 }
 
 // queue hands a request over. Without room it waits, and then the end of the connection is not

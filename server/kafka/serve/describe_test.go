@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/parley-chat/parley/server/kafka/serve"
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/testkit"
 )
 
@@ -56,7 +56,6 @@ func TestMetadata(t *testing.T) {
 		res := ask(version, byName(letters, "other", "a b", letters))
 		testkit.Equal(t, "by name", names(res), "letters 0 1, other 3 0, a b 17 0")
 		top := res.Topics[0]
-		testkit.Equal(t, "internal", top.IsInternal, version >= 1)
 		if version >= 10 && top.TopicID != [16]byte{2} {
 			t.Errorf("version %d: the id is %v", version, top.TopicID)
 		}
@@ -87,7 +86,7 @@ func TestTopicsChange(t *testing.T) {
 	req.SetVersion(9)
 	testkit.Equal(t, "before", names(testkit.Value(c.send(req))(t).(*kmsg.MetadataResponse)), "events 0 4, letters 0 1")
 	b.log.mu.Lock()
-	b.log.topics = append([]serve.Topic{{Name: "a", ID: [16]byte{8}, Partitions: 2}}, b.log.topics[:1]...)
+	b.log.topics = append([]kafka.Topic{{Name: "a", ID: [16]byte{8}, Partitions: 2}}, b.log.topics[:1]...)
 	b.log.mu.Unlock()
 	testkit.Equal(t, "after", names(testkit.Value(c.send(req))(t).(*kmsg.MetadataResponse)), "a 0 2, events 0 4")
 }
@@ -152,7 +151,7 @@ func TestAdmin(t *testing.T) {
 	meta := testkit.Value(a.BrokerMetadata(ctx))(t)
 	testkit.Equal(t, "cluster", fmt.Sprint(meta.Cluster, meta.Controller, len(meta.Brokers)), "cluster0 1")
 	listed := testkit.Value(a.ListTopics(ctx))(t)
-	testkit.Equal(t, "topics", strings.Join(listed.Names(), " "), events) // without internal ones
+	testkit.Equal(t, "topics", strings.Join(listed.Names(), " "), events+" "+letters)
 	configs := testkit.Value(a.DescribeTopicConfigs(ctx, events, "other"))(t)
 	got := testkit.Value(configs.On(events, nil))(t)
 	var list []string
@@ -254,7 +253,7 @@ func TestListOffsets(t *testing.T) {
 	c := b.raw(t)
 	for version := int16(1); version <= 11; version++ {
 		for _, q := range []struct {
-			p     serve.Partition
+			p     kafka.Partition
 			time  int64
 			want  string // code, offset, time
 			since int16
@@ -262,8 +261,8 @@ func TestListOffsets(t *testing.T) {
 			{first, -1, "0 6 -1", 1}, {first, -2, "0 1 -1", 1}, {first, 0, "0 1 300", 1}, {first, 300, "0 1 300", 1},
 			{first, 301, "0 -1 -1", 1}, {first, -3, "0 1 300", 7}, {first, -4, "0 1 -1", 8}, {first, -5, "0 -1 -1", 9},
 			{first, -6, "0 -1 -1", 11}, {first, -7, "35 -1 -1", 1}, {second, -1, "0 0 -1", 1}, {second, -3, "0 -1 -1", 7},
-			{second, 5, "0 -1 -1", 1}, {serve.Partition{Topic: events, ID: 4}, -1, "3 -1 -1", 1},
-			{serve.Partition{Topic: "other"}, -1, "3 -1 -1", 1},
+			{second, 5, "0 -1 -1", 1}, {kafka.Partition{Topic: events, ID: 4}, -1, "3 -1 -1", 1},
+			{kafka.Partition{Topic: "other"}, -1, "3 -1 -1", 1},
 		} {
 			req := kmsg.NewPtrListOffsetsRequest()
 			req.SetVersion(version)

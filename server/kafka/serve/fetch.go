@@ -8,6 +8,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/parley-chat/parley/server/kafka"
 )
 
 // Limits of the response to a fetch.
@@ -43,7 +45,7 @@ type fetch struct {
 // reading is a partition of a fetch under way.
 type reading struct {
 	*fetched
-	Partition
+	kafka.Partition
 	code       int16
 	start, end int64 // of the log
 	next       int64 // offset after the last one read
@@ -111,7 +113,7 @@ func (f *fetch) run(ctx context.Context) error {
 
 // begin finds the partitions.
 func (f *fetch) begin() {
-	topics := f.conn.server.topics()
+	topics := f.conn.server.catalog.now()
 	follower := f.req.ReplicaID >= 0 || (f.req.Version >= 15 && f.req.ReplicaState.ID >= 0)
 	f.parts = make([]reading, len(f.session.parts))
 	for i, p := range f.session.parts {
@@ -200,7 +202,7 @@ func (f *fetch) add(r *reading, records []*kgo.Record, room int) {
 	n, size := fitting(records, room)
 	switch {
 	case len(records) == 0: // the end of the log is a gap
-		r.batches = appendGap(r.batches, r.next, r.end)
+		r.batches = appendGap(r.batches, r.end)
 		r.next = r.end
 	case n == 0 && f.used > 0:
 		f.crowded = true
@@ -272,10 +274,10 @@ func (f *fetch) enough() bool {
 }
 
 // positions are the ends that were seen.
-func (f *fetch) positions() []Position {
-	list := make([]Position, 0, len(f.parts))
+func (f *fetch) positions() []kafka.Position {
+	list := make([]kafka.Position, 0, len(f.parts))
 	for i := range f.parts {
-		list = append(list, Position{Partition: f.parts[i].Partition, Offset: f.parts[i].end})
+		list = append(list, kafka.Position{Partition: f.parts[i].Partition, Offset: f.parts[i].end})
 	}
 	return list
 }

@@ -12,18 +12,19 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/serve"
 	"github.com/parley-chat/parley/server/testkit"
 )
 
 var (
-	first  = serve.Partition{Topic: events}
-	second = serve.Partition{Topic: events, ID: 1}
-	third  = serve.Partition{Topic: letters}
+	first  = kafka.Partition{Topic: events}
+	second = kafka.Partition{Topic: events, ID: 1}
+	third  = kafka.Partition{Topic: letters}
 )
 
 // fetchOf makes a fetch of partitions from offsets on.
-func fetchOf(version int16, at ...serve.Position) *kmsg.FetchRequest {
+func fetchOf(version int16, at ...kafka.Position) *kmsg.FetchRequest {
 	req := kmsg.NewPtrFetchRequest()
 	req.SetVersion(version)
 	req.MaxBytes, req.MinBytes, req.MaxWaitMillis, req.SessionEpoch = 8<<20, 1, 0, -1
@@ -43,8 +44,8 @@ func fetchOf(version int16, at ...serve.Position) *kmsg.FetchRequest {
 	return req
 }
 
-func at(p serve.Partition, offset int64) serve.Position {
-	return serve.Position{Partition: p, Offset: offset}
+func at(p kafka.Partition, offset int64) kafka.Position {
+	return kafka.Position{Partition: p, Offset: offset}
 }
 
 // fetch sends a fetch.
@@ -112,7 +113,9 @@ func unpack(t testing.TB, b []byte) (records []*kgo.Record, next int64) {
 			}
 			last = rec.Offset
 			latest = max(latest, rec.Timestamp.UnixMilli())
-			records = append(records, rec)
+			if batch.Attributes&(1<<5) == 0 { // a control record is none of the log
+				records = append(records, rec)
+			}
 		}
 		if len(rest) > 0 || latest != batch.MaxTimestamp {
 			t.Errorf("%d bytes behind the records; the greatest time is %d, and %d in the header", len(rest), latest,
@@ -222,9 +225,9 @@ func TestFetchRefuses(t *testing.T) {
 		{fetchOf(12, at(first, 1)), "events/0 code 0 [1,5) 1 2 next 3"},
 		{fetchOf(12, at(first, 3)), "events/0 code 0 [1,5) next 5"}, // the end is a gap
 		{fetchOf(12, at(first, 5)), "events/0 code 0 [1,5)"},
-		{fetchOf(4, at(serve.Partition{Topic: "other"}, 0)), "other/0 code 3 [-1,-1)"},
-		{fetchOf(18, at(serve.Partition{Topic: events, ID: 4}, 0)), "events/4 code 3 [-1,-1)"},
-		{fetchOf(18, at(serve.Partition{Topic: events, ID: -1}, 0)), "events/-1 code 3 [-1,-1)"},
+		{fetchOf(4, at(kafka.Partition{Topic: "other"}, 0)), "other/0 code 3 [-1,-1)"},
+		{fetchOf(18, at(kafka.Partition{Topic: events, ID: 4}, 0)), "events/4 code 3 [-1,-1)"},
+		{fetchOf(18, at(kafka.Partition{Topic: events, ID: -1}, 0)), "events/-1 code 3 [-1,-1)"},
 		{other, "/0 code 100 [-1,-1)"},
 		{epoch, "events/0 code 75 [-1,-1)"},
 		{follower, "events/0 code 29 [-1,-1)"},
@@ -267,22 +270,22 @@ func TestFetchSizes(t *testing.T) {
 	b.log.append(third, record(2<<20), record(10))
 	for i, c := range []struct {
 		all, part int32
-		from      []serve.Position
+		from      []kafka.Position
 		want      string
 	}{
-		{1 << 20, 1 << 20, []serve.Position{at(first, 0), at(second, 0)},
+		{1 << 20, 1 << 20, []kafka.Position{at(first, 0), at(second, 0)},
 			"events/0 code 0 [0,3) 0 1 2 next 3; events/1 code 0 [0,3) 0 1 2 next 3"},
-		{1 << 20, 21_000, []serve.Position{at(first, 0), at(second, 0)},
+		{1 << 20, 21_000, []kafka.Position{at(first, 0), at(second, 0)},
 			"events/0 code 0 [0,3) 0 1 next 2; events/1 code 0 [0,3) 0 1 next 2"},
-		{25_000, 1 << 20, []serve.Position{at(first, 0), at(second, 0)},
+		{25_000, 1 << 20, []kafka.Position{at(first, 0), at(second, 0)},
 			"events/0 code 0 [0,3) 0 1 next 2; events/1 code 0 [0,3)"},
-		{45_000, 1 << 20, []serve.Position{at(first, 1), at(second, 0)},
+		{45_000, 1 << 20, []kafka.Position{at(first, 1), at(second, 0)},
 			"events/0 code 0 [0,3) 1 2 next 3; events/1 code 0 [0,3) 0 1 next 2"},
-		{1, 1, []serve.Position{at(first, 0), at(second, 0)}, "events/0 code 0 [0,3) 0 next 1; events/1 code 0 [0,3)"},
-		{0, 0, []serve.Position{at(first, 0)}, "events/0 code 0 [0,3) 0 next 1"},
-		{-1, -1, []serve.Position{at(first, 2)}, "events/0 code 0 [0,3) 2 next 3"},
-		{1 << 20, 1 << 20, []serve.Position{at(third, 0)}, "letters/0 code 0 [0,2) 0 next 1"},
-		{1<<31 - 1, 1<<31 - 1, []serve.Position{at(first, 2), at(third, 0)},
+		{1, 1, []kafka.Position{at(first, 0), at(second, 0)}, "events/0 code 0 [0,3) 0 next 1; events/1 code 0 [0,3)"},
+		{0, 0, []kafka.Position{at(first, 0)}, "events/0 code 0 [0,3) 0 next 1"},
+		{-1, -1, []kafka.Position{at(first, 2)}, "events/0 code 0 [0,3) 2 next 3"},
+		{1 << 20, 1 << 20, []kafka.Position{at(third, 0)}, "letters/0 code 0 [0,2) 0 next 1"},
+		{1<<31 - 1, 1<<31 - 1, []kafka.Position{at(first, 2), at(third, 0)},
 			"events/0 code 0 [0,3) 2 next 3; letters/0 code 0 [0,2)"},
 	} {
 		req := fetchOf(12, c.from...)
@@ -296,12 +299,12 @@ func TestFetchSizes(t *testing.T) {
 
 // One response has at most 8 MiB, and 1 MiB of each partition, whatever the client requests.
 func TestFetchIsBounded(t *testing.T) {
-	many := serve.Topic{Name: "many", ID: [16]byte{3}, Partitions: 12}
+	many := kafka.Topic{Name: "many", ID: [16]byte{3}, Partitions: 12}
 	l := newMemoryLog(many)
-	b := start(t, func(c *serve.Config) { c.Open, c.Log = true, l })
-	var from []serve.Position
+	b := start(t, func(c *serve.Config) { c.Users, c.Log = nil, l })
+	var from []kafka.Position
 	for i := range many.Partitions {
-		p := serve.Partition{Topic: many.Name, ID: i}
+		p := kafka.Partition{Topic: many.Name, ID: i}
 		for range 30 {
 			l.append(p, record(100_000))
 		}
@@ -326,7 +329,7 @@ func TestFetchIsBounded(t *testing.T) {
 }
 
 // inParts sends a fetch, and appends records one by one, each when the fetch has read the one before and waits.
-func (b *broker) inParts(t *testing.T, c *raw, req *kmsg.FetchRequest, p serve.Partition, size, n int) {
+func (b *broker) inParts(t *testing.T, c *raw, req *kmsg.FetchRequest, p kafka.Partition, size, n int) {
 	t.Helper()
 	b.log.mu.Lock()
 	reads := b.log.reads
@@ -370,7 +373,7 @@ func TestFetchWaits(t *testing.T) {
 	req = fetchOf(12, at(first, 2))
 	req.MaxWaitMillis = 10
 	testkit.Equal(t, "over", text(t, c.fetch(t, req)), "events/0 code 0 [0,2)")
-	req = fetchOf(12, at(first, 2), at(serve.Partition{Topic: "other"}, 0))
+	req = fetchOf(12, at(first, 2), at(kafka.Partition{Topic: "other"}, 0))
 	req.MaxWaitMillis = 1 << 30 // an error does not wait
 	testkit.Equal(t, "error", text(t, c.fetch(t, req)), "events/0 code 0 [0,2); other/0 code 3 [-1,-1)")
 }

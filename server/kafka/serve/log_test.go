@@ -10,14 +10,14 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/parley-chat/parley/server/kafka/serve"
+	"github.com/parley-chat/parley/server/kafka"
 )
 
 // memoryLog is a log in memory: the contract of serve.Log, with offsets that a test can skip.
 type memoryLog struct {
 	mu      sync.Mutex
-	topics  []serve.Topic
-	parts   map[serve.Partition]*memoryPartition
+	topics  []kafka.Topic
+	parts   map[kafka.Partition]*memoryPartition
 	grown   chan struct{} // closed by each append
 	waiting int           // callers of Wait
 	reads   int           // calls of Read
@@ -30,11 +30,11 @@ type memoryPartition struct {
 	records    []*kgo.Record
 }
 
-func newMemoryLog(topics ...serve.Topic) *memoryLog {
-	return &memoryLog{topics: topics, parts: map[serve.Partition]*memoryPartition{}, grown: make(chan struct{})}
+func newMemoryLog(topics ...kafka.Topic) *memoryLog {
+	return &memoryLog{topics: topics, parts: map[kafka.Partition]*memoryPartition{}, grown: make(chan struct{})}
 }
 
-func (l *memoryLog) part(p serve.Partition) *memoryPartition {
+func (l *memoryLog) part(p kafka.Partition) *memoryPartition {
 	if l.parts[p] == nil {
 		l.parts[p] = &memoryPartition{}
 	}
@@ -42,7 +42,7 @@ func (l *memoryLog) part(p serve.Partition) *memoryPartition {
 }
 
 // append appends records whose offsets follow each other.
-func (l *memoryLog) append(p serve.Partition, records ...*kgo.Record) {
+func (l *memoryLog) append(p kafka.Partition, records ...*kgo.Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.part(p)
@@ -55,7 +55,7 @@ func (l *memoryLog) append(p serve.Partition, records ...*kgo.Record) {
 }
 
 // skip leaves out offsets.
-func (l *memoryLog) skip(p serve.Partition, n int64) {
+func (l *memoryLog) skip(p kafka.Partition, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.part(p).end += n
@@ -63,7 +63,7 @@ func (l *memoryLog) skip(p serve.Partition, n int64) {
 }
 
 // trim removes the records before an offset.
-func (l *memoryLog) trim(p serve.Partition, start int64) {
+func (l *memoryLog) trim(p kafka.Partition, start int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.part(p)
@@ -76,20 +76,20 @@ func (l *memoryLog) wake() {
 	l.grown = make(chan struct{})
 }
 
-func (l *memoryLog) Topics() []serve.Topic {
+func (l *memoryLog) Topics() []kafka.Topic {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.topics
 }
 
-func (l *memoryLog) Bounds(_ context.Context, p serve.Partition) (start, end int64, err error) {
+func (l *memoryLog) Bounds(_ context.Context, p kafka.Partition) (start, end int64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.part(p)
 	return m.start, m.end, nil
 }
 
-func (l *memoryLog) Read(_ context.Context, p serve.Partition, from int64, maxBytes int) ([]*kgo.Record, error) {
+func (l *memoryLog) Read(_ context.Context, p kafka.Partition, from int64, maxBytes int) ([]*kgo.Record, error) {
 	l.mu.Lock()
 	reading := l.reading
 	l.mu.Unlock()
@@ -114,7 +114,7 @@ func (l *memoryLog) Read(_ context.Context, p serve.Partition, from int64, maxBy
 	return list, l.broken
 }
 
-func (l *memoryLog) OffsetAt(_ context.Context, p serve.Partition, t time.Time) (int64, time.Time, error) {
+func (l *memoryLog) OffsetAt(_ context.Context, p kafka.Partition, t time.Time) (int64, time.Time, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, r := range l.part(p).records {
@@ -125,7 +125,7 @@ func (l *memoryLog) OffsetAt(_ context.Context, p serve.Partition, t time.Time) 
 	return -1, time.Time{}, nil
 }
 
-func (l *memoryLog) Newest(_ context.Context, p serve.Partition) (int64, time.Time, error) {
+func (l *memoryLog) Newest(_ context.Context, p kafka.Partition) (int64, time.Time, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	offset, at := int64(-1), time.Time{}
@@ -137,7 +137,7 @@ func (l *memoryLog) Newest(_ context.Context, p serve.Partition) (int64, time.Ti
 	return offset, at, nil
 }
 
-func (l *memoryLog) Wait(ctx context.Context, beyond []serve.Position) error {
+func (l *memoryLog) Wait(ctx context.Context, beyond []kafka.Position) error {
 	l.mu.Lock()
 	l.waiting++
 	l.mu.Unlock()
@@ -149,7 +149,7 @@ func (l *memoryLog) Wait(ctx context.Context, beyond []serve.Position) error {
 	for {
 		l.mu.Lock()
 		grown := l.grown
-		ready := slices.ContainsFunc(beyond, func(p serve.Position) bool { return l.part(p.Partition).end > p.Offset })
+		ready := slices.ContainsFunc(beyond, func(p kafka.Position) bool { return l.part(p.Partition).end > p.Offset })
 		l.mu.Unlock()
 		if ready {
 			return nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/serve"
 	"github.com/parley-chat/parley/server/testkit"
 )
@@ -17,7 +18,7 @@ import (
 func piped(t *testing.T, s *serve.Server) (*raw, chan error) {
 	ours, theirs := pipe(t)
 	end := make(chan error, 1)
-	go func() { end <- s.Serve(t.Context(), theirs) }()
+	go func() { end <- s.Serve(t.Context(), theirs, "anyone") }()
 	return &raw{Conn: ours}, end
 }
 
@@ -37,7 +38,7 @@ func TestAnswersAreBounded(t *testing.T) {
 			l.append(first, record(100_000))
 		}
 		groups := new(groupsDouble)
-		s := testkit.Value(serve.New(serve.Config{Log: l, Groups: groups, Open: true, AnswerMemory: 16 << 20}))(t)
+		s := testkit.Value(serve.New(serve.Config{Log: l, Groups: groups, AnswerMemory: 16 << 20}))(t)
 		var conns []*raw
 		var ends []chan error
 		for range 5 {
@@ -72,7 +73,7 @@ func TestSlowReader(t *testing.T) {
 		for range 10 {
 			l.append(first, record(100_000))
 		}
-		s := testkit.Value(serve.New(serve.Config{Log: l, Groups: new(groupsDouble), Open: true}))(t)
+		s := testkit.Value(serve.New(serve.Config{Log: l, Groups: new(groupsDouble)}))(t)
 		c, end := piped(t, s)
 		testkit.Must(t, c.ask(fetchOf(12, at(first, 0))))
 		for range 3 {
@@ -90,16 +91,16 @@ func TestSlowReader(t *testing.T) {
 // Large answers share what remains: each fetch has 1 MiB at least.
 func TestLargeAnswersLeaveRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var list []serve.Position
-		l := newMemoryLog(serve.Topic{Name: events, ID: [16]byte{1}, Partitions: 10})
+		var list []kafka.Position
+		l := newMemoryLog(kafka.Topic{Name: events, ID: [16]byte{1}, Partitions: 10})
 		for i := range int32(10) {
-			p := serve.Partition{Topic: events, ID: i}
+			p := kafka.Partition{Topic: events, ID: i}
 			for range 11 {
 				l.append(p, record(100_000))
 			}
 			list = append(list, at(p, 0))
 		}
-		s := testkit.Value(serve.New(serve.Config{Log: l, Groups: new(groupsDouble), Open: true, AnswerMemory: 64 << 20}))(t)
+		s := testkit.Value(serve.New(serve.Config{Log: l, Groups: new(groupsDouble), AnswerMemory: 64 << 20}))(t)
 		var conns []*raw
 		for range 3 { // 32 MiB in three forms: the first has 8 MiB, the others less
 			c, _ := piped(t, s)
@@ -127,7 +128,7 @@ func TestHeldAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newMemoryLog(topics()...)
 		l.append(first, record(1))
-		s := testkit.Value(serve.New(serve.Config{Log: l, Groups: new(groupsDouble), Open: true, AnswerMemory: 8 << 20}))(t)
+		s := testkit.Value(serve.New(serve.Config{Log: l, Groups: new(groupsDouble), AnswerMemory: 8 << 20}))(t)
 		idle := make([]*raw, 0, 100)
 		for range 100 {
 			c, _ := piped(t, s)

@@ -9,44 +9,65 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/parley-chat/parley/server/kafka"
 )
 
 // catalog is the topics of the log, by name and by id.
 type catalog struct {
-	topics []Topic // as the log returned them
-	sorted []*Topic
-	names  map[string]*Topic
-	ids    map[[16]byte]*Topic
+	topics []kafka.Topic // as the log returned them
+	sorted []*kafka.Topic
+	names  map[string]*kafka.Topic
+	ids    map[[16]byte]*kafka.Topic
 }
 
-// catalogCache keeps the last catalog. Topics change a few times in the life of a server, and each fetch needs
-// the catalog.
-type catalogCache struct{ last atomic.Pointer[catalog] }
+// Catalog finds the topics of a log. It keeps what it has made of them: topics change a few times in the life of a
+// server, and each fetch needs the catalog. It is safe for concurrent use.
+type Catalog struct {
+	log  Log
+	last atomic.Pointer[catalog]
+}
 
-func (s *Server) topics() *catalog {
-	topics := s.Log.Topics()
-	c := s.catalog.last.Load()
-	if c != nil && len(c.topics) == len(topics) && (len(topics) == 0 || &c.topics[0] == &topics[0]) {
-		return c
+// NewCatalog makes the catalog of a log.
+func NewCatalog(l Log) *Catalog { return &Catalog{log: l} }
+
+// ByName finds a topic by its name.
+func (c *Catalog) ByName(name string) (kafka.Topic, bool) { return found(c.now().names[name]) }
+
+// ByID finds a topic by its id.
+func (c *Catalog) ByID(id [16]byte) (kafka.Topic, bool) { return found(c.now().ids[id]) }
+
+func found(t *kafka.Topic) (kafka.Topic, bool) {
+	if t == nil {
+		return kafka.Topic{}, false
 	}
-	c = &catalog{topics: topics, names: map[string]*Topic{}, ids: map[[16]byte]*Topic{}}
+	return *t, true
+}
+
+func (c *Catalog) now() *catalog {
+	topics := c.log.Topics()
+	last := c.last.Load()
+	if last != nil && len(last.topics) == len(topics) && (len(topics) == 0 || &last.topics[0] == &topics[0]) {
+		return last
+	}
+	last = &catalog{topics: topics, names: map[string]*kafka.Topic{}, ids: map[[16]byte]*kafka.Topic{}}
 	for i := range topics {
 		t := &topics[i]
-		c.sorted = append(c.sorted, t)
-		c.names[t.Name], c.ids[t.ID] = t, t
+		last.sorted = append(last.sorted, t)
+		last.names[t.Name], last.ids[t.ID] = t, t
 	}
-	slices.SortFunc(c.sorted, func(a, b *Topic) int { return cmp.Compare(a.Name, b.Name) })
-	s.catalog.last.Store(c)
-	return c
+	slices.SortFunc(last.sorted, func(a, b *kafka.Topic) int { return cmp.Compare(a.Name, b.Name) })
+	c.last.Store(last)
+	return last
 }
 
 // partition returns a partition, or the code for one that does not exist.
-func (c *catalog) partition(name string, id int32) (Partition, int16) {
+func (c *catalog) partition(name string, id int32) (kafka.Partition, int16) {
 	t := c.names[name]
 	if t == nil || id < 0 || id >= t.Partitions {
-		return Partition{}, kerr.UnknownTopicOrPartition.Code
+		return kafka.Partition{}, kerr.UnknownTopicOrPartition.Code
 	}
-	return Partition{Topic: name, ID: id}, 0
+	return kafka.Partition{Topic: name, ID: id}, 0
 }
 
 // checkEpoch compares the leader epoch that a client knows with the one that there is; -1: it knows none.
@@ -96,10 +117,10 @@ func (c *conn) metadata(_ context.Context, h header, req *kmsg.MetadataRequest) 
 	res.Brokers = append(res.Brokers, b)
 	res.ClusterID, res.ControllerID = &s.ClusterID, node
 	res.AuthorizedOperations = operations(req.IncludeClusterAuthorizedOperations, clusterOperations)
-	topics := s.topics()
+	topics := s.catalog.now()
 	if req.Topics == nil || (h.version == 0 && len(req.Topics) == 0) {
 		for _, t := range topics.sorted {
-			res.Topics = append(res.Topics, t.metadata(req.IncludeTopicAuthorizedOperations))
+			res.Topics = append(res.Topics, metadata(t, req.IncludeTopicAuthorizedOperations))
 		}
 		return res, nil
 	}
@@ -118,7 +139,7 @@ func (c *conn) metadata(_ context.Context, h header, req *kmsg.MetadataRequest) 
 		}
 		seen[k] = true
 		if t := topics.find(want.Topic, want.TopicID); t != nil {
-			res.Topics = append(res.Topics, t.metadata(req.IncludeTopicAuthorizedOperations))
+			res.Topics = append(res.Topics, metadata(t, req.IncludeTopicAuthorizedOperations))
 			continue
 		}
 		rt := kmsg.NewMetadataResponseTopic()
@@ -132,7 +153,7 @@ func (c *conn) metadata(_ context.Context, h header, req *kmsg.MetadataRequest) 
 }
 
 // find returns a topic by name, or by id where there is no name.
-func (c *catalog) find(name *string, id [16]byte) *Topic {
+func (c *catalog) find(name *string, id [16]byte) *kafka.Topic {
 	if name == nil {
 		return c.ids[id]
 	}
@@ -151,9 +172,9 @@ func missing(name *string) int16 {
 	}
 }
 
-func (t *Topic) metadata(operationsToo bool) kmsg.MetadataResponseTopic {
+func metadata(t *kafka.Topic, operationsToo bool) kmsg.MetadataResponseTopic {
 	rt := kmsg.NewMetadataResponseTopic()
-	rt.Topic, rt.TopicID, rt.IsInternal = &t.Name, t.ID, t.Internal
+	rt.Topic, rt.TopicID = &t.Name, t.ID
 	rt.AuthorizedOperations = operations(operationsToo, topicOperations)
 	rt.Partitions = make([]kmsg.MetadataResponseTopicPartition, t.Partitions)
 	nodes := []int32{node}
@@ -172,7 +193,7 @@ const maxDescribed = 2000
 // client wants; the response says where to continue.
 func (c *conn) describeTopics(_ context.Context, _ header,
 	req *kmsg.DescribeTopicPartitionsRequest) (kmsg.Response, error) {
-	topics := c.server.topics()
+	topics := c.server.catalog.now()
 	var names []string
 	for _, t := range req.Topics {
 		names = append(names, t.Topic)
@@ -200,7 +221,7 @@ func (c *conn) describeTopics(_ context.Context, _ header,
 		next := first
 		if room > 0 {
 			t := topics.names[name]
-			rt := t.described(name, first, room)
+			rt := described(t, name, first, room)
 			res.Topics = append(res.Topics, rt)
 			room -= int32(len(rt.Partitions))
 			if next += int32(len(rt.Partitions)); t == nil || next >= t.Partitions {
@@ -217,14 +238,14 @@ func (c *conn) describeTopics(_ context.Context, _ header,
 }
 
 // described describes up to most partitions of a topic; nil: of none that exists.
-func (t *Topic) described(name string, first, most int32) kmsg.DescribeTopicPartitionsResponseTopic {
+func described(t *kafka.Topic, name string, first, most int32) kmsg.DescribeTopicPartitionsResponseTopic {
 	rt := kmsg.NewDescribeTopicPartitionsResponseTopic()
 	rt.Topic, rt.AuthorizedOperations = &name, topicOperations
 	if t == nil {
 		rt.ErrorCode, rt.AuthorizedOperations = missing(&name), notRequested
 		return rt
 	}
-	rt.TopicID, rt.IsInternal = t.ID, t.Internal
+	rt.TopicID = t.ID
 	nodes := []int32{node}
 	for i := first; i < t.Partitions && i-first < most; i++ {
 		p := kmsg.NewDescribeTopicPartitionsResponseTopicPartition()

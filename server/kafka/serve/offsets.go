@@ -6,6 +6,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/parley-chat/parley/server/kafka"
 )
 
 // Times with a meaning of their own in ListOffsets.
@@ -36,12 +38,12 @@ func since(t int64) int16 {
 
 // listOffsets finds offsets by time.
 func (c *conn) listOffsets(ctx context.Context, h header, req *kmsg.ListOffsetsRequest) (kmsg.Response, error) {
-	topics := c.server.topics()
+	topics := c.server.catalog.now()
 	res := kmsg.NewPtrListOffsetsResponse()
-	twice := map[Partition]int{}
+	twice := map[kafka.Partition]int{}
 	for _, t := range req.Topics {
 		for _, p := range t.Partitions {
-			twice[Partition{t.Topic, p.Partition}]++
+			twice[kafka.Partition{Topic: t.Topic, ID: p.Partition}]++
 		}
 	}
 	for _, t := range req.Topics {
@@ -53,7 +55,7 @@ func (c *conn) listOffsets(ctx context.Context, h header, req *kmsg.ListOffsetsR
 			rp.Offset, rp.Timestamp, rp.LeaderEpoch = -1, -1, -1
 			part, code := topics.partition(t.Topic, p.Partition)
 			switch {
-			case twice[Partition{t.Topic, p.Partition}] > 1:
+			case twice[kafka.Partition{Topic: t.Topic, ID: p.Partition}] > 1:
 				rp.ErrorCode = kerr.InvalidRequest.Code
 			case code != 0:
 				rp.ErrorCode = code
@@ -72,7 +74,7 @@ func (c *conn) listOffsets(ctx context.Context, h header, req *kmsg.ListOffsetsR
 }
 
 // offset fills in the answer for one partition.
-func (s *Server) offset(ctx context.Context, p Partition, t int64, rp *kmsg.ListOffsetsResponseTopicPartition) {
+func (s *Server) offset(ctx context.Context, p kafka.Partition, t int64, rp *kmsg.ListOffsetsResponseTopicPartition) {
 	var err error
 	var at time.Time
 	offset := int64(-1)
@@ -99,7 +101,7 @@ func (s *Server) offset(ctx context.Context, p Partition, t int64, rp *kmsg.List
 // epochEnds says where leader epochs end. There is one epoch, which ends with the log, and no record of it was
 // ever taken back.
 func (c *conn) epochEnds(ctx context.Context, _ header, req *kmsg.OffsetForLeaderEpochRequest) (kmsg.Response, error) {
-	topics := c.server.topics()
+	topics := c.server.catalog.now()
 	res := kmsg.NewPtrOffsetForLeaderEpochResponse()
 	for _, t := range req.Topics {
 		rt := kmsg.NewOffsetForLeaderEpochResponseTopic()

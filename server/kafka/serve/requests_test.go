@@ -77,7 +77,7 @@ func TestAnnounced(t *testing.T) {
 
 // A request that the coordinator of groups does not answer is not announced.
 func TestCoordinatorWithoutARequest(t *testing.T) {
-	b := start(t, func(c *serve.Config) { c.Open, c.Groups = true, &groupsDouble{lacks: kmsg.OffsetDelete} })
+	b := start(t, func(c *serve.Config) { c.Users, c.Groups = nil, &groupsDouble{lacks: kmsg.OffsetDelete} })
 	c := b.raw(t)
 	for _, k := range testkit.Value(c.send(versions(3)))(t).(*kmsg.ApiVersionsResponse).ApiKeys {
 		if k.ApiKey == int16(kmsg.OffsetDelete) {
@@ -236,7 +236,8 @@ func TestEveryVersionIsAnswered(t *testing.T) {
 			}
 		}
 	}
-	if n := len(b.groups.clients); n == 0 || b.groups.clients[0] != (serve.Client{ID: "raw", Host: "127.0.0.1"}) {
+	want := serve.Client{User: "anyone", ID: "raw", Host: "127.0.0.1"}
+	if n := len(b.groups.clients); n == 0 || b.groups.clients[0] != want {
 		t.Errorf("the coordinator was asked by %+v", b.groups.clients)
 	}
 }

@@ -138,7 +138,9 @@ func (c *conn) token(message string) ([]byte, error) {
 		return nil, err
 	}
 	a.done, a.bare, a.user, a.scram = true, false, a.scram.user, nil
-	c.known.Store(true)
+	if err := c.setKnown(); err != nil {
+		return nil, err
+	}
 	if c.server.Authenticated != nil {
 		c.server.Authenticated(c.Conn, a.user)
 	}

@@ -18,8 +18,9 @@ import (
 	"net"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/parley-chat/parley/server/kafka"
 )
 
 // node is the id of the only broker, which is also the controller and the coordinator of all groups.
@@ -28,47 +29,26 @@ const node = 0
 // epoch is the leader epoch of all partitions: their leader never changes.
 const epoch = 0
 
-// Partition names a partition of a topic.
-type Partition struct {
-	Topic string
-	ID    int32
-}
-
-// Topic is a topic of the log.
-type Topic struct {
-	Name       string
-	ID         [16]byte // never zero, and never used again for another topic
-	Partitions int32    // numbered from 0
-	Configs    map[string]string
-	Internal   bool
-}
-
-// Position is the place before a record of a partition.
-type Position struct {
-	Partition
-	Offset int64
-}
-
 // Log is where the records are. Offsets of a partition grow and may have gaps. All methods are safe for
 // concurrent use. They are called with partitions of Topics only. An error that they return is an answer
 // after which clients try again.
 type Log interface {
-	// Topics returns all topics. The caller does not change what it returns, and neither does the log:
+	// Topics returns all topics, with their ids. The caller does not change what it returns, and neither does the log:
 	// after a change Topics returns another slice.
-	Topics() []Topic
+	Topics() []kafka.Topic
 	// Bounds returns the offset of the first record, and the offset after the last durable one.
-	Bounds(ctx context.Context, p Partition) (start, end int64, err error)
+	Bounds(ctx context.Context, p kafka.Partition) (start, end int64, err error)
 	// Read returns durable records from an offset on, in order: at least one if there is one, then
 	// as many as have about maxBytes of keys, values and headers. Without any it returns none. The records
 	// are not changed by the caller or the log.
-	Read(ctx context.Context, p Partition, from int64, maxBytes int) ([]*kgo.Record, error)
+	Read(ctx context.Context, p kafka.Partition, from int64, maxBytes int) ([]*kafka.Record, error)
 	// OffsetAt returns the first record whose time is at or after t. Without one, offset is -1.
-	OffsetAt(ctx context.Context, p Partition, t time.Time) (offset int64, at time.Time, err error)
+	OffsetAt(ctx context.Context, p kafka.Partition, t time.Time) (offset int64, at time.Time, err error)
 	// Newest returns the first of the records with the greatest time. Without records, offset is -1.
-	Newest(ctx context.Context, p Partition) (offset int64, at time.Time, err error)
+	Newest(ctx context.Context, p kafka.Partition) (offset int64, at time.Time, err error)
 	// Wait returns nil once the end of one of the partitions is greater than its offset here, which may
 	// be at once, and the cause of the context's end otherwise.
-	Wait(ctx context.Context, beyond []Position) error
+	Wait(ctx context.Context, beyond []kafka.Position) error
 }
 
 // Client is the sender of a request.
@@ -101,8 +81,6 @@ type Config struct {
 	Configs map[string]string
 	// Users are the users with their passwords, by name.
 	Users map[string]User
-	// Open serves all clients without a password; for tests.
-	Open bool
 	// Authenticated is called once for each connection, when its client has shown a password; may be nil.
 	Authenticated func(conn net.Conn, user string)
 	// AnswerMemory bounds the memory, in bytes, of all answers under way whose size grows with records,
@@ -118,7 +96,7 @@ type Server struct {
 	Config
 	apis    map[int16]*api
 	decoy   User // stands for users who do not exist
-	catalog catalogCache
+	catalog *Catalog
 	memory  *budget
 }
 
@@ -128,7 +106,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Config: cfg, decoy: decoy, memory: newBudget(cfg.AnswerMemory)}
+	s := &Server{Config: cfg, decoy: decoy, catalog: NewCatalog(cfg.Log), memory: newBudget(cfg.AnswerMemory)}
 	s.apis, err = newAPIs(cfg.Groups)
 	return s, err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/serve"
 	"github.com/parley-chat/parley/server/testkit"
 )
@@ -24,11 +25,11 @@ const (
 	letters  = "letters"
 )
 
-func topics() []serve.Topic {
-	return []serve.Topic{
+func topics() []kafka.Topic {
+	return []kafka.Topic{
 		{Name: events, ID: [16]byte{1}, Partitions: 4, Configs: map[string]string{"retention.ms": "1000",
 			"cleanup.policy": "delete"}},
-		{Name: letters, ID: [16]byte{2}, Partitions: 1, Internal: true},
+		{Name: letters, ID: [16]byte{2}, Partitions: 1},
 	}
 }
 
@@ -73,7 +74,11 @@ func start(t testing.TB, change func(*serve.Config)) *broker {
 				return
 			}
 			all.Go(func() {
-				err := b.Serve(ctx, c)
+				user := ""
+				if cfg.Users == nil {
+					user = "anyone"
+				}
+				err := b.Serve(ctx, c, user)
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				b.ends = append(b.ends, err)
@@ -89,7 +94,7 @@ func start(t testing.TB, change func(*serve.Config)) *broker {
 	return b
 }
 
-func open(c *serve.Config) { c.Open = true }
+func open(c *serve.Config) { c.Users = nil }
 
 func (b *broker) ended() int {
 	b.mu.Lock()

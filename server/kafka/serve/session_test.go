@@ -8,7 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/parley-chat/parley/server/kafka/serve"
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/testkit"
 )
 
@@ -92,7 +92,7 @@ func TestSessions(t *testing.T) {
 func TestPartitionsTakeTurns(t *testing.T) {
 	b := start(t, open)
 	for range 10 {
-		for _, p := range []serve.Partition{first, second, third} {
+		for _, p := range []kafka.Partition{first, second, third} {
 			b.log.append(p, record(1000))
 		}
 	}

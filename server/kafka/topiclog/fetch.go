@@ -50,8 +50,7 @@ func (l *Log) fetchOnce(
 	}
 	req := kmsg.NewPtrFetchRequest()
 	req.MaxWaitMillis, req.MinBytes = int32(fetchWait.Milliseconds()), 0
-	// The partition's bound is the one that counts: the embedded broker forgets to name aborted
-	// transactions where the request's ends the answer.
+	// The partition's bound is the one that counts.
 	req.MaxBytes = math.MaxInt32
 	req.IsolationLevel = 1 // committed records only
 	topic := kmsg.NewFetchRequestTopic()

@@ -1,7 +1,6 @@
 package topiclog
 
 import (
-	"context"
 	"fmt"
 	"unicode/utf8"
 
@@ -15,13 +14,8 @@ import (
 
 // batches makes batches of what was read from a position on: of records whose offsets follow
 // each other and that have the same time and producer.
-func (l *Log) batches(
-	ctx context.Context, p commitlog.Partition, from int64, records []*kgo.Record,
-) ([]*commitlog.Batch, error) {
+func (l *Log) batches(p commitlog.Partition, from int64, records []*kgo.Record) ([]*commitlog.Batch, error) {
 	var list []*commitlog.Batch
-	if err := l.durable(ctx, p, records[len(records)-1].Offset+1); err != nil {
-		return nil, err
-	}
 	for len(records) > 0 {
 		first, n, size := records[0], 0, 0
 		producer := l.cfg.Producer(first)

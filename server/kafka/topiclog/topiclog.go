@@ -36,9 +36,7 @@ type Config struct {
 	// Producer says which batch a record is of, where its readers must know that; nil: where
 	// nobody must.
 	Producer func(r *kafka.Record) commitlog.Producer
-	// Flush makes durable what the broker has acknowledged; nil where that is durable.
-	Flush func(ctx context.Context) error
-	Clock func() time.Time // nil: time.Now
+	Clock    func() time.Time // nil: time.Now
 }
 
 // Log is a commitlog.Reader.
@@ -51,8 +49,7 @@ type Log struct {
 	mu      sync.Mutex
 	names   map[uint64]string // of topics, by number
 	leaders map[string]kadm.TopicDetail
-	flushed map[commitlog.Partition]int64 // ends that are durable
-	asked   time.Time                     // last, for what is in a topic
+	asked   time.Time // last, for what is in a topic
 }
 
 var _ commitlog.Reader = (*Log)(nil)
@@ -70,7 +67,7 @@ func New(cfg Config) *Log {
 	}
 	return &Log{cfg: cfg, admin: kadm.NewClient(cfg.Client), decompress: kgo.DefaultDecompressor(),
 		names:   map[uint64]string{},
-		leaders: map[string]kadm.TopicDetail{}, flushed: map[commitlog.Partition]int64{}}
+		leaders: map[string]kadm.TopicDetail{}}
 }
 
 // Bounds of a fetch, bytes and time.
@@ -95,11 +92,6 @@ func (l *Log) Remove(number uint64) {
 	defer l.mu.Unlock()
 	delete(l.leaders, l.names[number])
 	delete(l.names, number)
-	for p := range l.flushed {
-		if p.Topic == number {
-			delete(l.flushed, p)
-		}
-	}
 }
 
 // usedFor is how long a Log counts as in use after it was asked for something: more than the
@@ -152,7 +144,7 @@ func (l *Log) Bounds(ctx context.Context, p commitlog.Partition) (start, end int
 	if end, err = l.offsetAt(ctx, p, name, atEnd); err != nil {
 		return 0, 0, err
 	}
-	return start, end, l.durable(ctx, p, end)
+	return start, end, nil
 }
 
 // AllBounds returns the bounds of all partitions of a topic.
@@ -181,7 +173,7 @@ func (l *Log) AllBounds(ctx context.Context, number uint64) (starts, ends []int6
 		}
 		starts, ends = append(starts, start), append(ends, end)
 	}
-	return starts, ends, l.allDurable(ctx, number, ends)
+	return starts, ends, nil
 }
 
 // offset takes a partition's offset out of an answer.
@@ -281,52 +273,6 @@ func (l *Log) PositionAt(ctx context.Context, p commitlog.Partition, t time.Time
 	return at, nil // too early rather than too late
 }
 
-// durable makes sure that what is shown up to an end is on the disk.
-func (l *Log) durable(ctx context.Context, p commitlog.Partition, end int64) error {
-	if l.cfg.Flush == nil {
-		return nil
-	}
-	l.mu.Lock()
-	done := l.flushed[p] >= end
-	l.mu.Unlock()
-	if done {
-		return nil
-	}
-	if err := l.cfg.Flush(ctx); err != nil {
-		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.flushed[p] = max(l.flushed[p], end)
-	return nil
-}
-
-// allDurable is durable for all partitions, with one flush.
-func (l *Log) allDurable(ctx context.Context, number uint64, ends []int64) error {
-	if l.cfg.Flush == nil {
-		return nil
-	}
-	l.mu.Lock()
-	done := true
-	for n, end := range ends {
-		done = done && l.flushed[commitlog.Partition{Topic: number, Number: int32(n)}] >= end
-	}
-	l.mu.Unlock()
-	if done {
-		return nil
-	}
-	if err := l.cfg.Flush(ctx); err != nil {
-		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for n, end := range ends {
-		p := commitlog.Partition{Topic: number, Number: int32(n)}
-		l.flushed[p] = max(l.flushed[p], end)
-	}
-	return nil
-}
-
 // Read implements commitlog.Reader. Positions without a record at the end of what it looks
 // at are skipped, so that no batches mean that there are none up to the end.
 func (l *Log) Read(ctx context.Context, p commitlog.Partition, from int64, maxBytes int) ([]*commitlog.Batch, error) {
@@ -353,7 +299,7 @@ func (l *Log) ReadTo(
 		}
 		if f.end < end {
 			if len(f.records) > 0 {
-				return l.batches(ctx, p, from, f.records)
+				return l.batches(p, from, f.records)
 			}
 			l.forget(name)
 			return nil, fmt.Errorf("%w: read %s/%d from %d on: its leader knows of offsets up to %d, not %d",
@@ -363,7 +309,7 @@ func (l *Log) ReadTo(
 			return nil, fmt.Errorf("%w: %d, partition %s ends with %d", commitlog.ErrBeyondEnd, from, p, f.end)
 		}
 		if len(f.records) > 0 {
-			return l.batches(ctx, p, from, f.records)
+			return l.batches(p, from, f.records)
 		}
 		if f.next >= f.end {
 			return nil, nil

@@ -1,11 +1,9 @@
 package topiclog_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,24 +67,19 @@ func (w *writer) transact(t *testing.T, count int, at time.Time, commit bool) {
 // A partition of Kafka is read by the contract of logs: between committed records there are
 // ends of transactions and aborted ones.
 func TestContract(t *testing.T) {
-	b := kafkatest.Embedded(t)
-	c, err := kafka.NewTransactional(b.Addr, "writer", b.Embedded.Options()...)
+	b := kafkatest.InProcess(t)
+	c, err := kafka.NewTransactional(b.Addr, "writer")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	reader, err := kafka.NewProducer(b.Addr, b.Embedded.Options()...)
+	reader, err := kafka.NewProducer(b.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer reader.Close()
-	var flushes atomic.Int64
 	clock := commitlogtest.NewClock()
-	log := topiclog.New(topiclog.Config{Client: reader, Clock: clock.Now,
-		Flush: func(ctx context.Context) error {
-			flushes.Add(1)
-			return b.Embedded.Flush(ctx)
-		}})
+	log := topiclog.New(topiclog.Config{Client: reader, Clock: clock.Now})
 	log.Add(number, kafka.ChatsCreated)
 	at := commitlog.Partition{Topic: number, Number: partition}
 	for range 2 {
@@ -119,9 +112,6 @@ func TestContract(t *testing.T) {
 	if err != nil || len(starts) != 16 || len(ends) != 16 || starts[partition] != 0 || ends[partition] != end+4 {
 		t.Errorf("bounds %v %v, %v", starts, ends, err)
 	}
-	if n := flushes.Load(); n == 0 || n > 3 {
-		t.Errorf("%d flushes", n)
-	}
 
 	offsets := kadm.Offsets{}
 	offsets.AddOffset(kafka.ChatsCreated, partition, 10, -1)
@@ -140,8 +130,8 @@ func TestContract(t *testing.T) {
 
 // What is not Kafka's, or is not there, is refused.
 func TestUnknown(t *testing.T) {
-	b := kafkatest.Embedded(t)
-	c, err := kafka.NewProducer(b.Addr, b.Embedded.Options()...)
+	b := kafkatest.InProcess(t)
+	c, err := kafka.NewProducer(b.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}

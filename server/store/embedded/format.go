@@ -15,10 +15,10 @@ import (
 
 // The format of the data directory: a reader must know at least formatReader. A
 // newer Pebble format needs a newer reader, too, and is never taken by accident.
-// Format 1 has items of itemcodec.First only.
+// Format 1 has items of itemcodec.First only, and formats 1 and 2 have the event log in files of its own.
 const (
-	formatVersion = 2
-	formatReader  = 2
+	formatVersion = 3
+	formatReader  = 3
 	pebbleFormat  = pebble.FormatValueSeparation
 )
 

@@ -194,7 +194,7 @@ func TestGoldenDirectoryIsRaised(t *testing.T) {
 	fs = errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && strings.HasPrefix(op.Path, "/data/store/") &&
 			!strings.HasSuffix(op.Path, "LOCK") {
-			if wrote.Store(true); format() != "parley 2 2\n" {
+			if wrote.Store(true); format() != "parley 3 3\n" {
 				t.Errorf("%v of %s while FORMAT is %q", op.Kind, op.Path, format())
 			}
 		}

@@ -24,7 +24,7 @@ import (
 var ErrDamaged = errors.New("the store is damaged")
 
 // HowToRepair is the remedy of all that Repair repairs.
-const HowToRepair = "run the command check --repair, which keeps the damaged store, builds another from all that can be read and from the event log, and names what is lost; or restore a backup"
+const HowToRepair = "run the command check --repair, which keeps the damaged store, builds another from all that can be read, with --from BACKUP also from a backup, and names what is lost; or restore a backup"
 
 // damaged is the refusal of a store that Pebble does not open. An error of the operating system that
 // says nothing about the files, such as too many open ones, is passed on.

@@ -1,4 +1,4 @@
-// Package opstest is a fixture for tests of what operators do: an embedded broker, an
+// Package opstest is a fixture for tests of what operators do: a broker in the process, an
 // in-memory store, a served OpsService, and ways to make dead letters and events.
 package opstest
 
@@ -27,6 +27,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
@@ -97,14 +98,11 @@ func New(t *testing.T, server *tls.Config) *Fixture {
 			t.Fatal(err)
 		}
 	}
-	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0",
-		Topics: kafka.Topics()[:4:4]}) // those of search events leave too little room for a migration
-	must(err)
-	t.Cleanup(b.Close)
-	producer, err := kafka.NewProducer(b.Addr())
+	b := kafkatest.InProcess(t)
+	producer, err := kafka.NewProducer(b.Addr)
 	must(err)
 	t.Cleanup(producer.Close)
-	r := &Fixture{t: t, Kafka: b.Addr(), Store: storetest.NewMemory(time.Now), Log: &Log{}}
+	r := &Fixture{t: t, Kafka: b.Addr, Store: storetest.NewMemory(time.Now), Log: &Log{}}
 	r.Key, err = auth.LoadKey(t.TempDir())
 	must(err)
 	subjects := registry.New(r.Store)
@@ -118,8 +116,8 @@ func New(t *testing.T, server *tls.Config) *Fixture {
 	migrator, err := migrate.New(migrate.Config{
 		Store: r.Store, Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
 		Cluster: &migrate.Live{
-			Store: r.Store, Addr: b.Addr(), Registry: subjects,
-			AddTopic: func(ctx context.Context, t kafka.Topic, _ string) error { return b.Add(ctx, t) }, Durable: b.Flush,
+			Store: r.Store, Addr: b.Addr, Registry: subjects,
+			AddTopic: func(_ context.Context, t kafka.Topic, _ string) error { return b.Add(t) },
 		},
 	})
 	must(err)
@@ -139,7 +137,7 @@ func New(t *testing.T, server *tls.Config) *Fixture {
 		}})
 	must(err)
 	s, err := ops.New(ops.Config{
-		Addr: b.Addr(), Store: r.Store, Decode: r.Serde.Decode, Key: r.Key, Clock: time.Now,
+		Addr: b.Addr, Store: r.Store, Decode: r.Serde.Decode, Key: r.Key, Clock: time.Now,
 		Logger: slog.New(slog.NewTextHandler(r.Log, nil)),
 		Handlers: map[string]consume.Handler{Group: func(ctx context.Context,
 			rec *kafka.Record) error {

@@ -16,6 +16,7 @@ import (
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
@@ -40,13 +41,11 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
-	testkit.Must(t, err)
-	t.Cleanup(b.Close)
-	producer, err := kafka.NewProducer(b.Addr())
+	b := kafkatest.InProcess(t)
+	producer, err := kafka.NewProducer(b.Addr)
 	testkit.Must(t, err)
 	t.Cleanup(producer.Close)
-	f := &fixture{t: t, addr: b.Addr(), now: time.Now().Truncate(24 * time.Hour).Add(12 * time.Hour)}
+	f := &fixture{t: t, addr: b.Addr, now: time.Now().Truncate(24 * time.Hour).Add(12 * time.Hour)}
 	f.store = storetest.NewMemory(f.clock)
 	subjects := registry.New(f.store)
 	ids, err := subjects.Events(t.Context())
