@@ -75,6 +75,15 @@ func metadataOf(payload []byte) (md metadata, ok bool) {
 	return md, ok
 }
 
+// VersionOf is the version that an encoded event has in its chat; 0 if it has none, or cannot be read.
+func VersionOf(payload []byte) int64 {
+	md, ok := metadataOf(payload)
+	if !ok {
+		return 0
+	}
+	return int64(md.version)
+}
+
 func (md *metadata) set(field protowire.Number, v []byte, n uint64) bool {
 	switch {
 	case v == nil && field == fieldVersion:

@@ -11,7 +11,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/parley-chat/parley/server/wait"
 )
@@ -127,12 +126,6 @@ var ErrFenced = errors.New("kafka: another producer took over")
 // them or none. After an error other than ErrFenced and *PartitionError the outcome is
 // unknown; if the caller retries, the records may be published twice.
 func Transact(ctx context.Context, c *Client, records []*Record) error {
-	return transact(ctx, c, EndsLater(c), records)
-}
-
-// transact is Transact. endsLater says that brokers answer the end of a transaction before
-// they have completed it.
-func transact(ctx context.Context, c *Client, endsLater bool, records []*Record) error {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), produceDeadline)
 	defer cancel()
 	// The last transaction may still be open, because nobody answered: abort it now.
@@ -143,9 +136,7 @@ func transact(ctx context.Context, c *Client, endsLater bool, records []*Record)
 	if without := Leaderless(c, records); without != nil {
 		return without
 	}
-	if endsLater {
-		AwaitTransactionEnd(ctx, c)
-	}
+	AwaitTransactionEnd(ctx, c)
 	if err := c.BeginTransaction(); err != nil {
 		return fmt.Errorf("kafka: begin transaction: %w: %w", errUnusable, Fenced(err))
 	}
@@ -165,17 +156,6 @@ func transact(ctx context.Context, c *Client, endsLater bool, records []*Record)
 		return fmt.Errorf("kafka: produce: %w", err)
 	}
 	return Refused(results)
-}
-
-// EndsLater reports whether the brokers of a client may be asked how far the end of a
-// transaction is. It is for once: options are looked up by reflection.
-func EndsLater(c *Client) bool {
-	known, ok := c.OptValue(kgo.MaxVersions).(*kversion.Versions)
-	if !ok || known == nil {
-		return true
-	}
-	_, asks := known.LookupMaxKeyVersion(int16(kmsg.DescribeTransactions))
-	return asks
 }
 
 // Pauses of AwaitTransactionEnd between two requests, and its time in all.

@@ -26,9 +26,8 @@ type Publisher struct {
 	addr, id string
 	options  []Option
 
-	client    *Client
-	endsLater bool // see transact
-	failures  int  // consecutive, of this client
+	client   *Client
+	failures int // consecutive, of this client
 }
 
 // NewPublisher makes a Publisher. It sends nothing to brokers before Publish.
@@ -37,7 +36,7 @@ func NewPublisher(addr, id string, more ...Option) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Publisher{addr: addr, id: id, options: slices.Clone(more), client: c, endsLater: EndsLater(c)}, nil
+	return &Publisher{addr: addr, id: id, options: slices.Clone(more), client: c}, nil
 }
 
 // Publish publishes records in one transaction, like [Transact]. Errors: ErrFenced,
@@ -51,7 +50,7 @@ func (p *Publisher) Publish(ctx context.Context, records []*Record) error {
 		}
 		p.client = c
 	}
-	err := transact(ctx, p.client, p.endsLater, records)
+	err := Transact(ctx, p.client, records)
 	var partial *PartitionError
 	switch {
 	case err == nil, errors.As(err, &partial) && !partial.All && !partial.unknownTopic():

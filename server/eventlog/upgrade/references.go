@@ -7,8 +7,6 @@ import (
 	"errors"
 	"slices"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/parley-chat/parley/server/commitlog/record"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/eventlog"
@@ -117,55 +115,10 @@ func referenceOf(e *logdir.Entry) *reference {
 		return nil
 	}
 	ref := &reference{entry: e, publishedIn: header(e, kafka.HeaderPublished), Reference: record.Reference{
-		Chat: string(e.Key), Version: versionIn(payload), Schema: int32(schema), Time: e.Time,
+		Chat: string(e.Key), Version: eventlog.VersionOf(payload), Schema: int32(schema), Time: e.Time,
 	}}
 	if !ref.Valid() {
 		return nil
 	}
 	return ref
-}
-
-// Fields of an event, and of its metadata.
-const (
-	fieldMetadata protowire.Number = 1
-	fieldVersion  protowire.Number = 12
-)
-
-// versionIn is the version of an encoded event; 0 if it has none.
-func versionIn(payload []byte) (version int64) {
-	fields(payload, func(field protowire.Number, value []byte, _ uint64) {
-		if field == fieldMetadata {
-			fields(value, func(field protowire.Number, _ []byte, n uint64) {
-				if field == fieldVersion {
-					version = int64(n)
-				}
-			})
-		}
-	})
-	return version
-}
-
-// fields calls f with the fields of a message that are bytes or varints, up to one that cannot be
-// read.
-func fields(message []byte, f func(field protowire.Number, value []byte, n uint64)) {
-	for len(message) > 0 {
-		field, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return
-		}
-		message = message[n:]
-		if n = protowire.ConsumeFieldValue(field, kind, message); n < 0 {
-			return
-		}
-		switch kind {
-		case protowire.BytesType:
-			value, _ := protowire.ConsumeBytes(message)
-			f(field, value, 0)
-		case protowire.VarintType:
-			number, _ := protowire.ConsumeVarint(message)
-			f(field, nil, number)
-		default:
-		}
-		message = message[n:]
-	}
 }

@@ -82,9 +82,7 @@ func Begin(ctx context.Context, c *kafka.Client, records []*kafka.Record) (*Tran
 	if without := kafka.Leaderless(c, records); without != nil {
 		return nil, without
 	}
-	if kafka.EndsLater(c) {
-		kafka.AwaitTransactionEnd(ctx, c)
-	}
+	kafka.AwaitTransactionEnd(ctx, c)
 	if err := c.BeginTransaction(); err != nil {
 		return nil, fmt.Errorf("kafka: begin transaction: %w", kafka.Fenced(err))
 	}
