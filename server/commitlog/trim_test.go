@@ -33,7 +33,7 @@ func (c *counted) Commit(
 	return c.Records.Commit(ctx, list, rows...)
 }
 
-// HQ-R5: a trim costs the same whatever it removes: it looks at a few batches, and writes where
+// HQ-R5: a trim costs the same for any number of removed messages: it looks at a few batches, and writes where
 // the partition begins and one range.
 func TestTrimCostsTheSame(t *testing.T) {
 	c := &counted{Records: records.Of(embeddedtest.NewDisk(nil).Open(t, nil))}

@@ -43,7 +43,7 @@ func (c *counted) BatchGet(ctx context.Context, keys []store.Key, how store.Cons
 	return c.Store.BatchGet(ctx, keys, how)
 }
 
-// References become records in their order, whatever order the rows have; an event that is
+// References become records in their order, not in that of the rows; an event that is
 // referred to twice is read once, and no read asks for more than a store answers.
 func TestRecords(t *testing.T) {
 	s := &counted{Store: storetest.NewMemory(time.Now)}

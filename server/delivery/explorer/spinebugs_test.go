@@ -69,7 +69,7 @@ func init() {
 // inStore is a world whose log is in the store, where one process at a time can write.
 func inStore(s *spine) { s.inStore, s.fencing, s.syncing = true, true, false }
 
-// The log in the store has each event once, whatever ends or gets lost.
+// The log in the store has each event once, also after crashes and losses.
 func TestStoreLogSchedules(t *testing.T) {
 	schedules(t, 500, 150, 1, &bug{spine: true, tune: inStore})
 }

@@ -41,7 +41,7 @@ type Log interface {
 	// Bounds returns the offset of the first record, and the offset after the last one.
 	Bounds(ctx context.Context, p kafka.Partition) (start, end int64, err error)
 	// Read returns records from an offset on, or from the first that is not trimmed: at least
-	// one if there is one, then as many as have about maxBytes. Nobody changes them.
+	// one if there is one, then as many as have about maxBytes. They must not be changed.
 	Read(ctx context.Context, p kafka.Partition, from int64, maxBytes int) ([]*kafka.Record, error)
 	// Wait returns nil once the end of one of the partitions is greater than its offset here, and
 	// an error once ctx ends.
