@@ -20,7 +20,7 @@ import (
 // no warning again and again, and checks that every acknowledged message is there
 // once, at the place that was promised, that sequences and versions have no gaps,
 // that the streams, resumed each time, showed every message once and in order, and
-// that all of it comes on Kafka, first occurrences in order.
+// that the event log has each message once, in order.
 // PARLEY_KILLS sets the number of kills, or the time for them.
 func TestKill(t *testing.T) {
 	const groups, writers = 4, 12
