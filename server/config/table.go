@@ -153,9 +153,9 @@ var table = []Setting{
 	{Name: "PARLEY_KAFKA_LISTEN", Flag: "kafka-listen", Of: Server, Default: DefaultKafka,
 		parse: address(func(s *Settings) *string { return &s.KafkaListen }),
 		Help:  "loopback address of the Kafka port, which wants the password in kafka.properties; if the default is in use, a free one is taken"},
-	{Name: "PARLEY_KAFKA_CONNECTIONS", Flag: "kafka-connections", Of: Server, Default: "64",
+	{Name: "PARLEY_KAFKA_CONNECTIONS", Flag: "kafka-connections", Of: Server, Default: "256",
 		parse: number(4, 4096, func(s *Settings) *int { return &s.KafkaConnections }),
-		Help:  "connections to the Kafka port at once; a consumer needs two or three, and each may take 10 MB of memory while it reads. When the limit is reached, the server closes the oldest connection that has not shown the password; if there is none, it refuses the new one"},
+		Help:  "connections to the Kafka port at once; a consumer needs two or three. All answers under way take at most 128 MB of memory. When the limit is reached, the server closes the oldest connection that has not shown the password; if there is none, it refuses the new one"},
 
 	{section: "Schema registry", Name: "PARLEY_REGISTRY_LISTEN", Flag: "registry-listen", Of: serverAndWorkers,
 		Default: DefaultRegistry, parse: address(func(s *Settings) *string { return &s.Registry.Listen }),

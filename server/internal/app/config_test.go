@@ -105,7 +105,7 @@ func TestConfigPrecedence(t *testing.T) {
 // The bound on the Kafka port's connections reaches the broker.
 func TestKafkaConnections(t *testing.T) {
 	for want, args := range map[int][]string{
-		64: nil, 4: {"--kafka-connections", "4"}, 4096: {"--kafka-connections=4096"},
+		256: nil, 4: {"--kafka-connections", "4"}, 4096: {"--kafka-connections=4096"},
 	} {
 		if c, says := parse(t, args, nil); says != "" || c.Backend.Embedded.KafkaConnections != want {
 			t.Errorf("%v: %d connections, %s", args, c.Backend.Embedded.KafkaConnections, says)

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// DefaultConnections bounds the connections by TCP if no setting does.
-	DefaultConnections = 64
+	// DefaultConnections bounds the connections by TCP if no setting does: three for each of 80 consumers.
+	DefaultConnections = 256
 	logEvery           = time.Minute // least time between two lines about refused connections
 	acceptPause        = 50 * time.Millisecond
 )
