@@ -70,3 +70,51 @@ func TestOptions(t *testing.T) {
 		}
 	}
 }
+
+// A claimed rate that breaks a threshold breaks its gate, unless the machine had nothing left for it (HQ-W01, HQ-W02) or
+// it is expected to fall short (HQ-W03). What is lost breaks it at any rate, on any machine.
+func TestJudge(t *testing.T) {
+	holds, slow := held{rate: 10_000}, held{rate: 10_000, broken: []string{"fetch p95 is 20 ms"}}
+	busy := held{rate: 10_000, busy: busyShare, broken: slow.broken}
+	full := held{rate: 10_000, writes: 2 * writeLimit, broken: slow.broken}
+	lost := held{rate: 20_000, busy: 1, lost: []string{"3 messages do not arrive"}}
+	for name, c := range map[string]struct {
+		tries          []held
+		fallsShort     bool
+		broken, missed int
+	}{
+		"it holds":                       {tries: []held{holds, slow}},
+		"a threshold breaks":             {tries: []held{slow, holds}, broken: 1},
+		"the processors are busy":        {tries: []held{busy}, missed: 1},
+		"the disk is":                    {tries: []held{full}, missed: 1},
+		"as expected":                    {tries: []held{slow}, fallsShort: true},
+		"messages are lost":              {tries: []held{holds, lost}, broken: 1},
+		"lost where it falls short":      {tries: []held{slow, lost}, fallsShort: true, broken: 1},
+		"lost on a machine that is busy": {tries: []held{busy, lost}, broken: 1, missed: 1},
+	} {
+		var v verdict
+		v.judge("4 groups", searched{tries: c.tries}, c.fallsShort)
+		if len(v.broken) != c.broken || len(v.missed) != c.missed {
+			t.Errorf("%s: broken %q, missed %q", name, v.broken, v.missed)
+		}
+	}
+}
+
+// A release is decided on by every blocking gate (HQ-W08).
+func TestDecide(t *testing.T) {
+	ran := map[string]verdict{}
+	for _, name := range []string{"W01", "W02", "W03-watermark", "W03-100", "W04", "W05"} {
+		if got, want := decide(ran), name+" has not run"; !strings.HasPrefix(got, "no: ") || !strings.Contains(got, want) {
+			t.Errorf("%q does not say %q", got, want)
+		}
+		ran[name] = verdict{}
+	}
+	ran["W03"], ran["hot-topic"] = verdict{broken: []string{"x"}}, verdict{broken: []string{"x"}}
+	if got := decide(ran); got != "yes" {
+		t.Errorf("all blocking gates hold: %q", got)
+	}
+	ran["W02"], ran["W05"] = verdict{missed: []string{"x"}}, verdict{broken: []string{"x"}}
+	if got := decide(ran); got != "no: W02 is not reached, W05 is broken" {
+		t.Errorf("%q", got)
+	}
+}

@@ -8,6 +8,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/internal/load/gates/rig"
+	"github.com/parley-chat/parley/server/internal/load/probe"
 	"github.com/parley-chat/parley/server/wait"
 )
 
@@ -15,6 +16,7 @@ import (
 const (
 	isolatedLimit = 50 * time.Millisecond // p95 from publish to consumer
 	isolatedLag   = 10 * time.Second      // of messages
+	rateShare     = 0.98                  // of its rate that a neighbour must have, to be one
 )
 
 // pause waits, and reports whether the context has ended instead.
@@ -35,20 +37,34 @@ func isolation(ctx context.Context, b *bench) (v verdict, err error) {
 	const quietRate = 10
 	rate, d := scaled(b, 10_000.0, 1_000.0), scaled(b, 6*b.opt.Hold, 2*b.opt.Hold)
 	var all sync.WaitGroup
-	had := busy.Published.Load()
+	had, used := busy.Published.Load(), probe.ReadBusy()
 	all.Go(func() { busy.Pace(ctx, rate, d) })
 	stop, lag := watch(ctx, quiet.Lag)
 	p := quiet.Pace(ctx, quietRate, d)
 	all.Wait()
 	stop()
+	published, worked := float64(busy.Published.Load()-had)/d.Seconds(), probe.ReadBusy().Since(used)
 	_, drained := quiet.Drain(ctx, isolatedLag)
-	published := float64(busy.Published.Load()-had) / d.Seconds()
+	_, busyDrained := busy.Drain(ctx, leastLast)
 	v.tried = fmt.Sprintf("A %.0f/s into 10, B %d/s into 2, %v", rate, quietRate, d)
 	v.result = fmt.Sprintf("B: fetch p95 %s, publish to consumer p95 %s, at most %d messages behind; A: %.0f/s",
 		ms(p.Fetch.Quantile(0.95)), ms(p.Total.Quantile(0.95)), lag(), published)
 	v.limit = "–"
 	v.broke(p.Err() != nil, "%v", p.Err())
 	v.broke(!drained, "B has not got everything")
+	v.broke(!busyDrained, "A has not got everything: %d messages", busy.Lag())
+	// A neighbour that does not have its rate proves nothing about B. Where no processor is left, B's publishes wait for one
+	// whatever its neighbour is.
+	late := &v.broken
+	if worked >= busyShare {
+		late = &v.missed
+	}
+	if published < rateShare*rate {
+		*late = append(*late, fmt.Sprintf("A has %.0f of %.0f/s, processors busy %.0f %%", published, rate, 100*worked))
+	}
+	if total := p.Total.Quantile(0.95); total > isolatedLimit {
+		*late = append(*late, fmt.Sprintf("publish to consumer p95 of B is %s, processors busy %.0f %%", ms(total), 100*worked))
+	}
 	v.broke(p.Fetch.Quantile(0.95) > isolatedLimit, "fetch p95 of B is %s", ms(p.Fetch.Quantile(0.95)))
 	v.broke(lag() > int64(quietRate*isolatedLag.Seconds()), "B is %d messages behind", lag())
 	return v, nil

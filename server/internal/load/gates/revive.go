@@ -22,7 +22,9 @@ const (
 	deadTimeout = 3
 	missedShare = 9   // the revived group gets one part of so many of what it missed
 	pinGrowth   = 1.1 // of what is held for groups, while one is dead
-	statuses    = 20  // messages that are looked at, at the end
+	statuses    = 20  // messages of each partition that are looked at, at the end
+	partitions  = 4   // of the topic: a bound of the group holds over all of them
+	leastMinute = 20  // part of the hold that a minute of the claim is, at least
 )
 
 // story is the killing and revival of a group under way.
@@ -34,14 +36,17 @@ type story struct {
 	began  time.Time
 	victim *rig.Group
 	v      verdict
+	// What the partitions held when the topic was new, the group was killed, and it was revived.
+	first, killed, revived []*topicv1.PartitionBounds
 }
 
 // killAndRevive kills the one member of a group, and later begins it again.
 func killAndRevive(ctx context.Context, b *bench) (verdict, error) {
-	s := &story{bench: b, minute: scaled(b, 3*time.Second, time.Second), rate: scaled(b, 1000.0, 200.0)}
+	s := &story{bench: b, minute: scaled(b, max(3*time.Second, b.opt.Hold/leastMinute), time.Second),
+		rate: scaled(b, 1000.0, 200.0)}
 	var err error
 	missed := int64(s.rate * (revivedAt - killedAt) * s.minute.Seconds())
-	s.Load, err = rig.New(ctx, b.server, "orders", &topicv1.TopicConfig{}, 3, &topicv1.SubscriptionConfig{
+	s.Load, err = rig.New(ctx, b.server, "orders", &topicv1.TopicConfig{Partitions: partitions}, 3, &topicv1.SubscriptionConfig{
 		HeartbeatInterval: durationpb.New(s.minute), HeartbeatTimeout: durationpb.New(deadTimeout * s.minute),
 		MaxBackfillMessages: missed / missedShare,
 	})
@@ -49,6 +54,12 @@ func killAndRevive(ctx context.Context, b *bench) (verdict, error) {
 		return s.v, err
 	}
 	s.began, s.victim = time.Now(), s.Groups[0]
+	for _, g := range s.Groups {
+		g.Seen = &rig.Seen{}
+	}
+	if s.first, err = s.User.Partitions(ctx, s.Topic); err != nil {
+		return s.v, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer func() { cancel(); all.Wait(); s.Load.Close() }()
@@ -63,10 +74,13 @@ func killAndRevive(ctx context.Context, b *bench) (verdict, error) {
 	s.victim.User.Vanish()
 	s.victim.End()
 	killed := time.Now()
+	if s.killed, err = s.User.Partitions(ctx, s.Topic); err != nil {
+		return s.v, err
+	}
 	s.note("killed")
 	stop, behind := watch(ctx, s.behind)
 	if err = s.dead(ctx, killed, before); err == nil {
-		err = s.revive(ctx, missed)
+		err = s.revive(ctx)
 	}
 	stop()
 	if err != nil {
@@ -78,7 +92,29 @@ func killAndRevive(ctx context.Context, b *bench) (verdict, error) {
 	s.v.result += fmt.Sprintf("; the others at most %d messages behind", behind())
 	s.v.limit = "–"
 	all.Wait()
-	return s.v, s.finish(ctx)
+	if err := s.finish(ctx); err != nil {
+		return s.v, err
+	}
+	return s.v, s.arrived(ctx, missed/missedShare)
+}
+
+// arrived looks which messages came: all of them at the groups that lived, and at the revived one all that were published
+// after it, and of those it missed as many as it may have.
+func (s *story) arrived(ctx context.Context, most int64) error {
+	end, err := s.User.Partitions(ctx, s.Topic)
+	if err != nil {
+		return err
+	}
+	for _, g := range s.Groups[1:] {
+		got, all := g.Seen.Between(s.first, end)
+		s.v.broke(got < all, "%s has got %d of %d messages", g.Name, got, all)
+	}
+	got, all := s.victim.Seen.Between(s.revived, end)
+	s.v.broke(got < all, "the revived group has got %d of %d new messages", got, all)
+	got, all = s.victim.Seen.Between(s.killed, s.revived)
+	s.v.broke(got != min(most, all), "%d of %d missed messages came, not %d", got, all, min(most, all))
+	s.v.result += fmt.Sprintf("; %d of %d missed messages came, and all others at each group", got, all)
+	return nil
 }
 
 // behind is how far the groups are behind that live.
@@ -98,7 +134,7 @@ func (s *story) until(ctx context.Context, minute int) bool {
 // pinned is how many messages are held for groups.
 func (s *story) pinned(ctx context.Context) (int64, error) {
 	b, err := s.User.Bounds(ctx, s.Topic)
-	return b.GetEnd() - b.GetWatermark(), err
+	return b.End - b.Watermark, err
 }
 
 // dead waits until the group is, and looks at what is held for groups from then on until it
@@ -137,12 +173,10 @@ func (s *story) dead(ctx context.Context, killed time.Time, before int64) error 
 	return nil
 }
 
-// revive begins the group again, which gets some of what it missed, and comes up with the
-// others.
-func (s *story) revive(ctx context.Context, missed int64) error {
-	had, began := s.victim.Delivered.Load(), time.Now()
-	end, err := s.User.Bounds(ctx, s.Topic)
-	if err != nil {
+// revive begins the group again, which comes up with the others.
+func (s *story) revive(ctx context.Context) (err error) {
+	began := time.Now()
+	if s.revived, err = s.User.Partitions(ctx, s.Topic); err != nil {
 		return err
 	}
 	if err := s.Follow(ctx, s.victim); err != nil {
@@ -154,45 +188,57 @@ func (s *story) revive(ctx context.Context, missed int64) error {
 		if err != nil {
 			return err
 		}
-		if p := sub.GetPartitions()[0]; p.GetFloor() >= end.GetEnd() && p.GetPending() < int64(s.rate) {
+		if s.steady(sub) {
 			took = time.Since(began)
 		} else if pause(ctx, rig.LookEvery) {
 			return ctx.Err()
 		}
 	}
-	since, err := s.User.Bounds(ctx, s.Topic)
-	if err != nil {
-		return err
-	}
-	again := s.victim.Delivered.Load() - had - (since.GetEnd() - end.GetEnd()) // what is new is no backfill
 	s.v.broke(took == 0 || took > doneWithin*s.minute, "revived after %v, not within %v", took, doneWithin*s.minute)
-	s.v.broke(again > missed/missedShare, "%d of %d missed messages came", again, missed)
 	s.note("revived in %v", took)
-	s.v.result += fmt.Sprintf("; revived in %.1f s with %d of %d missed messages", took.Seconds(), max(0, again), missed)
+	s.v.result += fmt.Sprintf("; revived in %.1f s", took.Seconds())
 	return nil
+}
+
+// steady reports whether the group has what was there when it was revived, and less than a second's messages to do.
+func (s *story) steady(sub *topicv1.Subscription) bool {
+	pending := int64(0)
+	for i, p := range sub.GetPartitions() {
+		if p.GetFloor() < s.revived[i].GetEnd() {
+			return false
+		}
+		pending += p.GetPending()
+	}
+	return pending < int64(s.rate)
 }
 
 // finish looks whether nothing is left pending.
 func (s *story) finish(ctx context.Context) error {
-	var b *topicv1.PartitionBounds
+	var b rig.Bounds
 	var err error
 	for began := time.Now(); time.Since(began) < 10*time.Second; {
-		if b, err = s.User.Bounds(ctx, s.Topic); err != nil || b.GetWatermark() == b.GetEnd() || pause(ctx, rig.LookEvery) {
+		if b, err = s.User.Bounds(ctx, s.Topic); err != nil || b.Watermark == b.End || pause(ctx, rig.LookEvery) {
 			break
 		}
 	}
 	if err != nil {
 		return err
 	}
-	s.v.broke(b.GetWatermark() != b.GetEnd(), "%d messages stay pending", b.GetEnd()-b.GetWatermark())
-	for i := range int64(statuses) {
-		at := b.GetStart() + (b.GetEnd()-1-b.GetStart())*i/(statuses-1)
-		res, err := s.User.Topics.GetMessageStatus(ctx, &topicv1.GetMessageStatusRequest{Topic: s.Topic,
-			MessageId: fmt.Sprintf("0-%d", at)})
-		if err != nil {
-			return err
+	s.v.broke(b.Watermark != b.End, "%d messages stay pending", b.End-b.Watermark)
+	list, err := s.User.Partitions(ctx, s.Topic)
+	if err != nil {
+		return err
+	}
+	for _, p := range list {
+		for i := range int64(statuses) {
+			at := p.GetStart() + (p.GetEnd()-1-p.GetStart())*i/(statuses-1)
+			id := fmt.Sprintf("%d-%d", p.GetPartition(), at)
+			res, err := s.User.Topics.GetMessageStatus(ctx, &topicv1.GetMessageStatusRequest{Topic: s.Topic, MessageId: id})
+			if err != nil {
+				return err
+			}
+			s.v.broke(res.GetStatus() != topicv1.MessageStatus_MESSAGE_STATUS_COMPLETED, "message %s is %v", id, res.GetStatus())
 		}
-		s.v.broke(res.GetStatus() != topicv1.MessageStatus_MESSAGE_STATUS_COMPLETED, "message %d is %v", at, res.GetStatus())
 	}
 	return nil
 }

@@ -128,3 +128,20 @@ func TestClock(t *testing.T) {
 		t.Errorf("slept for %v", took)
 	}
 }
+
+// Idle time and time in which processors waited for the disk is time that something else could have had.
+func TestBusy(t *testing.T) {
+	a := parseBusy("cpu  100 10 40 800 50 0 0 0 0 0")
+	b := parseBusy("cpu  130 10 60 830 60 0 0 10 0 0")
+	if share := b.Since(a); share != 0.6 { // 60 of 100
+		t.Errorf("busy %v", share)
+	}
+	for _, bad := range []string{"", "cpu", "cpu0 1 2 3 4 5 6 7 8", "cpu 1 2 3 4 5 6 7 x"} {
+		if c := parseBusy(bad); c != (Busy{}) {
+			t.Errorf("%q reads as %v", bad, c)
+		}
+	}
+	if a.Since(a) != 0 || (Busy{}).Since(a) != 0 {
+		t.Error("no time has passed")
+	}
+}

@@ -69,6 +69,7 @@ type Group struct {
 	Name      string
 	Delivered atomic.Int64
 	Old       atomic.Int64 // of them of earlier phases
+	Seen      *Seen        // if not nil, where each of them stood
 	User      *User
 	End       context.CancelFunc
 	ended     chan struct{}
@@ -233,6 +234,48 @@ func (l *Load) take(g *Group, d *topicv1.Delivery) {
 		p.Total.Add(now - due)
 	}
 	g.Delivered.Add(int64(len(d.GetMessages())))
+	if g.Seen != nil {
+		for _, p := range places(d) {
+			g.Seen.add(p)
+		}
+	}
+}
+
+// Seen is which messages a group has got, however often.
+type Seen struct {
+	mu   sync.Mutex
+	sets map[int32]map[int64]bool
+}
+
+func (s *Seen) add(p *topicv1.Positions) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sets == nil {
+		s.sets = map[int32]map[int64]bool{}
+	}
+	set := s.sets[p.GetPartition()]
+	if set == nil {
+		set = map[int64]bool{}
+		s.sets[p.GetPartition()] = set
+	}
+	for i := range max(p.GetCount(), 1) {
+		set[p.GetBase()+i] = true
+	}
+}
+
+// Between counts the messages from one list of partitions' ends to another, and those of them that the group has got.
+func (s *Seen) Between(from, to []*topicv1.PartitionBounds) (got, all int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, p := range to {
+		for at := from[i].GetEnd(); at < p.GetEnd(); at++ {
+			all++
+			if s.sets[p.GetPartition()][at] {
+				got++
+			}
+		}
+	}
+	return got, all
 }
 
 // Begin begins a phase of up to so many calls.
@@ -353,7 +396,7 @@ func (l *Load) Drain(ctx context.Context, most time.Duration) (time.Duration, bo
 		if l.Lag() > 0 {
 			continue
 		}
-		if b, err := l.User.Bounds(ctx, l.Topic); err == nil && b.GetWatermark() == b.GetEnd() {
+		if b, err := l.User.Bounds(ctx, l.Topic); err == nil && b.Watermark == b.End {
 			return time.Since(began), true
 		}
 	}

@@ -62,3 +62,28 @@ func TestTake(t *testing.T) {
 		t.Errorf("%v, %v", p.Err(), old.Err())
 	}
 }
+
+// Messages count once however often they come, and between the ends of partitions (HQ-W04).
+func TestSeen(t *testing.T) {
+	ends := func(list ...int64) (all []*topicv1.PartitionBounds) {
+		for i, end := range list {
+			all = append(all, &topicv1.PartitionBounds{Partition: int32(i), End: end})
+		}
+		return all
+	}
+	var s Seen
+	s.add(&topicv1.Positions{Partition: 0, Base: 5, Count: 3})
+	s.add(&topicv1.Positions{Partition: 0, Base: 6}) // again
+	s.add(&topicv1.Positions{Partition: 1, Base: 2})
+	for _, c := range []struct {
+		from, to []*topicv1.PartitionBounds
+		got, all int64
+	}{
+		{ends(0, 0), ends(8, 3), 4, 11}, {ends(5, 0), ends(8, 2), 3, 5}, {ends(8, 3), ends(9, 4), 0, 2},
+		{ends(0, 0), ends(0, 0), 0, 0},
+	} {
+		if got, all := s.Between(c.from, c.to); got != c.got || all != c.all {
+			t.Errorf("from %v to %v: %d of %d, want %d of %d", c.from, c.to, got, all, c.got, c.all)
+		}
+	}
+}

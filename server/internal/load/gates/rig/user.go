@@ -83,13 +83,23 @@ func (u *User) Subscribe(ctx context.Context, topic, group string, c *topicv1.Su
 	return err
 }
 
-// Bounds returns the one partition of a topic.
-func (u *User) Bounds(ctx context.Context, topic string) (*topicv1.PartitionBounds, error) {
-	res, err := u.Topics.GetTopic(ctx, &topicv1.GetTopicRequest{Topic: topic})
-	if err != nil {
-		return nil, err
+// Bounds are what the partitions of a topic hold, all together: how many messages they have removed, completed and
+// taken, in positions.
+type Bounds struct{ Start, Watermark, End int64 }
+
+// Bounds returns those of a topic.
+func (u *User) Bounds(ctx context.Context, topic string) (b Bounds, err error) {
+	list, err := u.Partitions(ctx, topic)
+	for _, p := range list {
+		b.Start, b.Watermark, b.End = b.Start+p.GetStart(), b.Watermark+p.GetWatermark(), b.End+p.GetEnd()
 	}
-	return res.GetTopic().GetPartitions()[0], nil
+	return b, err
+}
+
+// Partitions returns the partitions of a topic.
+func (u *User) Partitions(ctx context.Context, topic string) ([]*topicv1.PartitionBounds, error) {
+	res, err := u.Topics.GetTopic(ctx, &topicv1.GetTopicRequest{Topic: topic})
+	return res.GetTopic().GetPartitions(), err
 }
 
 // Subscription returns one.
