@@ -331,9 +331,13 @@ func relayedRound(t *testing.T, seed uint64, bug func(store.Records) store.Recor
 // After any number of losses of power each row that was stored waits in the outbox or is in the
 // log, once, in the order of its chat.
 func TestPublishAndPowerLoss(t *testing.T) {
-	for seed := range testkit.Rounds(t, "PARLEY_PUBLISH_LOSSES", 25) {
-		if err := relayedRound(t, uint64(seed), func(r store.Records) store.Records { return r }); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+	base := testkit.Seed(t, 0)
+	for n := range testkit.Rounds(t, "PARLEY_PUBLISH_LOSSES", 25) {
+		seed := base + uint64(n)
+		if !t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			testkit.Must(t, relayedRound(t, seed, func(r store.Records) store.Records { return r }))
+		}) {
+			return
 		}
 	}
 }

@@ -356,8 +356,10 @@ func TestPowerLoss(t *testing.T) {
 	base := testkit.Seed(t, 0)
 	for n := range testkit.Rounds(t, "PARLEY_PUBLISH_LOSSES", 20) {
 		seed := base + uint64(n)
-		if err := crashRound(t, seed, func(r store.Records) store.Records { return r }); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+		if !t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { // which closes the round's stores
+			testkit.Must(t, crashRound(t, seed, func(r store.Records) store.Records { return r }))
+		}) {
+			return
 		}
 	}
 }

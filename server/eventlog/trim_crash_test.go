@@ -90,8 +90,8 @@ func TestLedgerAndPowerLoss(t *testing.T) {
 	base := testkit.Seed(t, 0)
 	for n := range testkit.Rounds(t, "PARLEY_PUBLISH_LOSSES", 20) {
 		seed := base + uint64(n)
-		if err := lossRound(t, seed); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+		if !t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { testkit.Must(t, lossRound(t, seed)) }) {
+			return
 		}
 	}
 }

@@ -200,8 +200,9 @@ func writeRows(t *testing.T, disk *embeddedtest.Disk, rng *rand.Rand, marks map[
 // Whatever a killed broker has left, and wherever the upgrade is killed: readers and groups see what the
 // next start of the broker would have shown them.
 func TestRandomLogs(t *testing.T) {
+	base := testkit.Seed(t, 0)
 	for round := range testkit.Rounds(t, "PARLEY_UPGRADES", 12) {
-		seed := uint64(round)
+		seed := base + uint64(round)
 		ok := t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 7))
 			dir := filepath.Join(t.TempDir(), "log")
