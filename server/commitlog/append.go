@@ -48,7 +48,12 @@ func (l *Local) Publish(ctx context.Context, appends []Append, rows []store.Key)
 	drafts := make([]*draft, len(appends))
 	for i := range appends {
 		var err error
-		if drafts[i], err = newDraft(&appends[i], at); err != nil {
+		if appends[i].OnlyNumber() {
+			err = appends[i].Check()
+		} else {
+			drafts[i], err = newDraft(&appends[i], at)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -103,9 +108,12 @@ func (w *writing) write(
 	ctx context.Context, appends []Append, drafts []*draft, rows []store.Key,
 ) (wait func() error, err error) {
 	for i := range appends {
-		if w.appended[i], err = w.add(ctx, &appends[i], drafts[i]); err != nil {
+		if w.appended[i], err = w.add(ctx, appends, i, drafts[i]); err != nil {
 			return nil, err
 		}
+	}
+	if err = CheckWhole(appends, w.appended); err != nil {
+		return nil, err
 	}
 	if len(w.records)+len(rows) == 0 {
 		return nil, nil
@@ -119,7 +127,9 @@ func (w *writing) write(
 	return wait, nil
 }
 
-func (w *writing) add(ctx context.Context, a *Append, d *draft) (Appended, error) {
+// add adds the ith append; d is nil if it only has a number.
+func (w *writing) add(ctx context.Context, appends []Append, i int, d *draft) (Appended, error) {
+	a := &appends[i]
 	at, _ := slices.BinarySearchFunc(w.locked, a.Partition, func(p *partition, id Partition) int {
 		return compare(p.id, id)
 	})
@@ -131,12 +141,15 @@ func (w *writing) add(ctx context.Context, a *Append, d *draft) (Appended, error
 			return Appended{}, err
 		}
 		if old, found := known.Find(a.Producer.Number); found {
-			if int(old.Count) != len(a.Messages) {
-				return Appended{}, fmt.Errorf("%w: number %d had %d messages, not %d", ErrProducerReuse, old.Number,
-					old.Count, len(a.Messages))
-			}
-			return Appended{Base: old.Base, Count: int(old.Count), Replayed: true}, nil
+			return a.Repeat(old)
 		}
+	}
+	if d == nil {
+		if RepeatsBefore(appends, w.appended, i) {
+			return Appended{Replayed: true, Same: true}, nil
+		}
+		p := a.published(next.end, w.log.now().UnixMilli(), 0)
+		return Appended{Base: next.end}, w.remember(known, a, p)
 	}
 	if d.at < next.time { // another publisher was faster, or the clock was set back
 		if err := d.encode(a, next.time); err != nil {
@@ -153,11 +166,9 @@ func (w *writing) add(ctx context.Context, a *Append, d *draft) (Appended, error
 	d.widen(next.trailing())
 	b := d.place(next.end+a.Gap, next.bytes, producer)
 	if known != nil {
-		r, err := remember(known, a.Partition, b)
-		if err != nil {
+		if err := w.remember(known, a, a.published(b.Base, b.Time, b.Count())); err != nil {
 			return Appended{}, err
 		}
-		w.records = append(w.records, r)
 	}
 	next.end, next.time, next.bytes = b.End(), b.Time, next.bytes+storedSize(d.value)
 	w.records = append(w.records, store.Record{Key: batchKey(a.Partition, b.End()-1), Value: d.value})

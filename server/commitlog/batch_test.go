@@ -5,9 +5,11 @@ import (
 	"encoding/hex"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +18,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/commitlog/producers"
 	"github.com/parley-chat/parley/server/event/eventtest"
 )
 
@@ -137,17 +138,16 @@ func TestGoldenRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	batch := d.place(1<<40, 0, a.Producer)
-	w := &producers.Window{}
-	producer, err := remember(w, a.Partition, batch)
-	if err != nil {
-		t.Fatal(err)
-	}
-	published, _ := w.Find(77)
+	published := a.published(batch.Base, batch.Time, batch.Count())
+	producer := CarriedPublished(a.Partition, Published{Producer: "p é", Published: published})
+	hashed := published
+	hashed.Hash = HashOf(a.Messages)
+	proven := CarriedPublished(a.Partition, Published{Producer: "p é", Published: hashed})
 	trimmed := head{start: 5, end: 1 << 40, time: batch.Time}
 	present := map[string][]byte{
 		"batch-key": batchKey(a.Partition, batch.End()-1), "batch": d.value,
 		"head-key": headKey(a.Partition), "head": trimmed.value(),
-		"producer-key": producer.Key, "producer": producer.Value,
+		"producer-key": producer.Key, "producer": producer.Value, "producer-hashed": proven.Value,
 	}
 	file := filepath.Join("testdata", "records.txt")
 	if *addGolden != "" {
@@ -155,7 +155,7 @@ func TestGoldenRecords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range []string{"batch", "batch-key", "head", "head-key", "producer", "producer-key"} {
+		for _, name := range slices.Sorted(maps.Keys(present)) {
 			fmt.Fprintf(f, "%s %s %x\n", *addGolden, name, present[name])
 		}
 		if err := f.Close(); err != nil {
@@ -188,12 +188,16 @@ func TestGoldenRecords(t *testing.T) {
 			if n, err := parsePublished(b); err != nil || n != published {
 				t.Errorf("producer of %s is %+v, %v", fields[0], n, err)
 			}
+		case "producer-hashed":
+			if n, err := parsePublished(b); err != nil || n != hashed {
+				t.Errorf("producer with a hash of %s is %+v, %v", fields[0], n, err)
+			}
 		}
-		if fields[0] == "v1" && !bytes.Equal(b, present[fields[1]]) {
-			t.Errorf("%s is written as %x, version 1 had %x", fields[1], present[fields[1]], b)
+		if !bytes.Equal(b, present[fields[1]]) {
+			t.Errorf("%s is written as %x, %s had %x", fields[1], present[fields[1]], fields[0], b)
 		}
 	}
-	if lines < 6 {
+	if lines < 13 {
 		t.Fatalf("the corpus has %d lines", lines)
 	}
 }

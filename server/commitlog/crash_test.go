@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/commitlog/commitlogtest"
+	"github.com/parley-chat/parley/server/commitlog/producers"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
@@ -66,13 +68,21 @@ func (p *promises) snapshot() *promises {
 
 func payloadOf(publisher, n int) string { return fmt.Sprintf("publisher %d, number %d", publisher, n) }
 
-func crashAppend(publisher, n int) commitlog.Append {
-	return commitlog.Append{
-		Partition: crashPartition(publisher),
-		Messages:  []*commitlog.Message{{Key: "k", Payload: []byte(payloadOf(publisher, n))}},
-		Producer:  commitlog.Producer{ID: fmt.Sprint("p", publisher), Number: int64(n)},
+// crashRequest is the request of a publisher with a number: a message for its partition, and for the
+// other one a message if the number is even and only the number if it is odd.
+func crashRequest(publisher, n int, text string) []commitlog.Append {
+	list := []*commitlog.Message{{Key: "k", Payload: []byte(payloadOf(publisher, n) + text)}}
+	if n%2 == 0 {
+		list = append(list, &commitlog.Message{Payload: []byte(otherHalf(publisher, n) + text)})
 	}
+	a := commitlog.Append{Partition: crashPartition(publisher), Messages: list[:1], Request: commitlog.HashOf(list),
+		Producer: commitlog.Producer{ID: fmt.Sprint("p", publisher), Number: int64(n)}}
+	other := a
+	other.Partition, other.Messages = crashPartition(publisher+1), list[1:]
+	return []commitlog.Append{a, other}
 }
+
+func otherHalf(publisher, n int) string { return payloadOf(publisher, n) + ", other half" }
 
 // remains is a disk after a loss of power and what was promised before.
 type remains struct {
@@ -126,7 +136,7 @@ func crashRound(t *testing.T, seed uint64, bug func(store.Records) store.Records
 }
 
 func crashStep(ctx context.Context, log commitlog.Log, p *promises, rng *rand.Rand, publisher, n int) error {
-	got, err := log.Append(ctx, []commitlog.Append{crashAppend(publisher, n)})
+	got, err := log.Append(ctx, crashRequest(publisher, n, ""))
 	if err != nil {
 		return err
 	}
@@ -181,7 +191,10 @@ func checkRemains(t *testing.T, r remains) error {
 	}
 	for publisher := range crashPublishers { // all again
 		for n := range crashAppends {
-			got, err := log.Append(ctx, []commitlog.Append{crashAppend(publisher, n)})
+			if err := checkRequest(ctx, log, there, r.promised, publisher, n); err != nil {
+				return err
+			}
+			got, err := log.Append(ctx, crashRequest(publisher, n, ""))
 			if err != nil {
 				return err
 			}
@@ -193,6 +206,38 @@ func checkRemains(t *testing.T, r remains) error {
 	}
 	_, err = contents(ctx, log)
 	return err
+}
+
+// checkRequest finds a request of which only a half is stored, and a number that is stored and takes
+// another request, whichever partition that goes to.
+func checkRequest(
+	ctx context.Context, log commitlog.Log, there map[string]int64, promised *promises, publisher, n int,
+) error {
+	start, _, err := log.Bounds(ctx, crashPartition(publisher))
+	if err != nil {
+		return err
+	}
+	otherStart, _, err := log.Bounds(ctx, crashPartition(publisher+1))
+	if err != nil {
+		return err
+	}
+	_, first := there[payloadOf(publisher, n)]
+	_, second := there[otherHalf(publisher, n)]
+	if n%2 == 0 && first != second && start+otherStart == 0 {
+		return fmt.Errorf("of number %d of publisher %d the halves are stored: %v, %v", n, publisher, first, second)
+	}
+	if _, acked := promised.acked[payloadOf(publisher, n)]; !acked && !first && !second {
+		return nil
+	}
+	another := crashRequest(publisher, n, " changed")
+	moved := another[0]
+	moved.Partition = another[1].Partition
+	for _, list := range [][]commitlog.Append{another, {moved}} {
+		if got, err := log.Append(ctx, list); !errors.Is(err, commitlog.ErrProducerReuse) {
+			return fmt.Errorf("number %d of publisher %d with another request is %+v, %w", n, publisher, got, err)
+		}
+	}
+	return nil
 }
 
 // contents reads all partitions: which payload is where. One that is there twice is an
@@ -264,11 +309,24 @@ func (f forgetful) Commit(
 	return f.Records.Commit(ctx, list[len(list)-1:], rows...)
 }
 
+// careless is an engine that loses numbers that a partition has without messages.
+type careless struct{ store.Records }
+
+func (c careless) Commit(
+	ctx context.Context, list []store.Record, rows ...store.Key,
+) (func() error, error) {
+	return c.Records.Commit(ctx, slices.DeleteFunc(list, func(r store.Record) bool {
+		p, err := producers.Parse(r.Value)
+		return err == nil && p.Count == 0
+	}), rows...)
+}
+
 // The same rounds must notice engines and logs that promise too early.
 func TestPowerLossNoticesMistakes(t *testing.T) {
 	for name, bug := range map[string]func(store.Records) store.Records{
 		"acknowledged before it is durable": func(r store.Records) store.Records { return hasty{r} },
 		"producers are not remembered":      func(r store.Records) store.Records { return forgetful{r} },
+		"only numbers are not remembered":   func(r store.Records) store.Records { return careless{r} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(200) {

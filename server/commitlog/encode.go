@@ -130,7 +130,10 @@ func sizeEntry(name, value string) int {
 	return 2 + protowire.SizeBytes(len(name)) + protowire.SizeBytes(len(value))
 }
 
-func appendMessage(b []byte, m *Message) []byte {
+func appendMessage(b []byte, m *Message) []byte { return append(appendHead(b, m), m.GetPayload()...) }
+
+// appendHead appends a message up to its payload, which is the last field.
+func appendHead(b []byte, m *Message) []byte {
 	b = appendText(b, fieldKey, m.GetKey())
 	b = appendText(b, fieldType, m.GetType())
 	b = appendText(b, fieldCorrelationID, m.GetCorrelationId())
@@ -142,8 +145,8 @@ func appendMessage(b []byte, m *Message) []byte {
 			b = protowire.AppendString(protowire.AppendTag(b, 2, protowire.BytesType), headers[name])
 		}
 	}
-	if payload := m.GetPayload(); len(payload) > 0 {
-		b = protowire.AppendBytes(protowire.AppendTag(b, fieldPayload, protowire.BytesType), payload)
+	if n := len(m.GetPayload()); n > 0 {
+		b = protowire.AppendVarint(protowire.AppendTag(b, fieldPayload, protowire.BytesType), uint64(n))
 	}
 	return b
 }

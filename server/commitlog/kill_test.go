@@ -57,7 +57,7 @@ func publishForEver(dir string) error {
 		}
 		go func() {
 			for n := max(0, next-3); ; n++ { // some again
-				got, err := log.Append(ctx, []commitlog.Append{crashAppend(publisher, n)})
+				got, err := log.Append(ctx, crashRequest(publisher, n, ""))
 				if err != nil {
 					failed <- err
 					return
@@ -114,6 +114,22 @@ func killRound(t *testing.T, dir string, after int, acked map[string]int64) {
 	}
 }
 
+// checkHalves finds requests of which only a half is stored.
+func checkHalves(t *testing.T, there map[string]int64) {
+	t.Helper()
+	for publisher := range crashPublishers {
+		for n := 0; ; n++ {
+			_, first := there[payloadOf(publisher, n)]
+			if _, second := there[otherHalf(publisher, n)]; first != second && n%2 == 0 {
+				t.Fatalf("of number %d of publisher %d the halves are stored: %v, %v", n, publisher, first, second)
+			}
+			if !first {
+				break
+			}
+		}
+	}
+}
+
 // What was acknowledged is there after the process was killed, each number once, without a
 // gap.
 func TestKilledProcess(t *testing.T) { // HQ-B15
@@ -131,6 +147,7 @@ func TestKilledProcess(t *testing.T) { // HQ-B15
 				t.Fatalf("round %d: %s was acknowledged at %d, is at %d (%v)", round, payload, base, at, ok)
 			}
 		}
+		checkHalves(t, there)
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}

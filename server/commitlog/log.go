@@ -45,10 +45,11 @@ var (
 	ErrTrimmed = errors.New("commitlog: position is trimmed")
 	// ErrBeyondEnd says that a position is after the end.
 	ErrBeyondEnd = errors.New("commitlog: position is beyond the end")
-	// ErrProducerNumber says that a producer's number is older than those that are
-	// remembered: whether it was published is not known.
+	// ErrProducerNumber says that a producer's number is older than those that are remembered,
+	// or that not all partitions of its request remember it any more: whether all of it was
+	// published is not known.
 	ErrProducerNumber = errors.New("commitlog: producer's number is too old")
-	// ErrProducerReuse says that a number was published with another count of messages.
+	// ErrProducerReuse says that a number was published with other messages.
 	ErrProducerReuse = errors.New("commitlog: producer's number was used for something else")
 	// ErrTooLarge says that an append exceeds MaxMessages or MaxBatchBytes.
 	ErrTooLarge = errors.New("commitlog: batch is too large")
@@ -129,6 +130,13 @@ type Append struct {
 	Records    []record.Record
 	References record.References
 	Producer   Producer
+	// Request is the hash of all messages of the producer's request, of which the append may
+	// have a part ([HashOf]). A repetition must have the same. The zero Request is not compared.
+	//
+	// An append that has a Request and no messages stores nothing but the number: a later
+	// request with that number meets it there, wherever its own messages go. It comes directly
+	// behind the other appends of its request.
+	Request producers.Hash
 	// Gap is how many positions before the batch are not given to anything. Only topics of
 	// the event log have some: they keep the offsets that their records had elsewhere.
 	Gap int64
@@ -159,6 +167,9 @@ func (a *Append) Check() error {
 	if a.Gap < 0 || a.Gap > MaxGap || !events && a.Gap > 0 || events && a.Producer.ID != "" {
 		return fmt.Errorf("%w: a gap of %d, producer %q for partition %s", ErrInvalid, a.Gap, a.Producer.ID, a.Partition)
 	}
+	if events && a.hashed() || a.hashed() && a.Producer.ID == "" {
+		return fmt.Errorf("%w: a request without a producer for partition %s", ErrInvalid, a.Partition)
+	}
 	if n := len(a.Producer.ID); n > MaxProducerID || a.Producer.Number < 0 {
 		return fmt.Errorf("%w: producer's id has %d bytes, number is %d", ErrInvalid, n, a.Producer.Number)
 	}
@@ -171,6 +182,9 @@ type Appended struct {
 	Base     int64  // position of the first message
 	Count    int
 	Replayed bool // it was stored before
+	// Same says of an append that was replayed that its messages are those that were stored:
+	// hashes have been compared. Numbers that earlier releases stored have no hash.
+	Same bool
 }
 
 // Pending is an append that has its positions and may not be durable yet.
@@ -220,6 +234,9 @@ type Log interface {
 	Trim(ctx context.Context, p Partition, before int64) (start int64, err error)
 	// Delete removes all partitions of a topic.
 	Delete(ctx context.Context, topic uint64) error
+	// Remembered returns what a partition remembers of a producer, by number. All of it is
+	// durable.
+	Remembered(ctx context.Context, p Partition, producer string) ([]producers.Published, error)
 }
 
 // Follower is a Log whose partitions may become longer without a call of Append or Begin

@@ -144,13 +144,38 @@ func parsePublished(v []byte) (producers.Published, error) {
 	return p, err
 }
 
-// remember adds a batch to its producer's window, and returns the record that keeps it.
-func remember(w *producers.Window, at Partition, b *Batch) (store.Record, error) {
-	p := producers.Published{Number: b.Producer.Number, Base: b.Base, Time: b.Time, Count: int32(b.Count())}
-	slot, err := w.Add(p)
+// remember adds a number to its producer's window, and the record that keeps it.
+func (w *writing) remember(known *producers.Window, a *Append, p producers.Published) error {
+	slot, err := known.Add(p)
 	if err != nil {
-		return store.Record{}, fmt.Errorf("%w: %d is %w", ErrProducerNumber, p.Number, err)
+		return fmt.Errorf("%w: %d is %w", ErrProducerNumber, p.Number, err)
 	}
-	key := append(producerPrefix(at, b.Producer.ID), slot)
-	return store.Record{Key: key, Value: p.Append(nil)}, nil
+	key := append(producerPrefix(a.Partition, a.Producer.ID), slot)
+	w.records = append(w.records, store.Record{Key: key, Value: p.Append(nil)})
+	return nil
+}
+
+// Remembered implements Log. Numbers can be seen before they are durable, so it waits.
+func (l *Local) Remembered(ctx context.Context, p Partition, producer string) ([]producers.Published, error) {
+	all, err := l.remembered(ctx, p, producer)
+	if err != nil {
+		return nil, err
+	}
+	return all, l.records.Durable(ctx)
+}
+
+func (l *Local) remembered(ctx context.Context, id Partition, producer string) ([]producers.Published, error) {
+	if err := checkPartition(id); err != nil {
+		return nil, err
+	}
+	p := l.partition(id)
+	if err := l.lock(ctx, p); err != nil {
+		return nil, err
+	}
+	defer p.mu.Unlock()
+	w, err := l.window(ctx, producerName{id, producer})
+	if err != nil {
+		return nil, err
+	}
+	return w.All(), nil
 }

@@ -64,6 +64,9 @@ func run(t *testing.T, open Open, sparse bool) {
 		"many partitions": manyPartitions,
 		"repetitions":     repetitions,
 		"old numbers":     oldNumbers,
+		"requests":        requests,
+		"forgotten parts": forgottenParts,
+		"unhashed":        unhashed,
 		"addressed":       addressed,
 		"trim":            trim,
 		"delete":          deleted,
@@ -451,7 +454,11 @@ func badInput(t *testing.T, f *fixture) {
 			commitlog.ErrInvalid},
 		"long producer":   {one(f.at, commitlog.Producer{ID: strings.Repeat("p", 256)}, good...), commitlog.ErrInvalid},
 		"negative number": {one(f.at, commitlog.Producer{ID: "p", Number: -1}, good...), commitlog.ErrInvalid},
-		"one of two":      {append(one(f.at, nobody, good...), commitlog.Append{Partition: f.at}), commitlog.ErrInvalid},
+		"no producer": {[]commitlog.Append{{Partition: f.at, Messages: good, Request: commitlog.HashOf(good)}},
+			commitlog.ErrInvalid},
+		"only a number of nobody's": {[]commitlog.Append{{Partition: f.at, Request: commitlog.HashOf(good)}},
+			commitlog.ErrInvalid},
+		"one of two": {append(one(f.at, nobody, good...), commitlog.Append{Partition: f.at}), commitlog.ErrInvalid},
 	} {
 		if _, err := f.Append(t.Context(), c.list); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)

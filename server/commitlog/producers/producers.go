@@ -24,21 +24,44 @@ var (
 	ErrFormat = errors.New("not an encoding of a number")
 )
 
+// Hash is the hash of a request. It proves that a repetition has the same content. The zero
+// Hash proves nothing: it stands for a request whose content is not compared.
+//
+// It is the beginning of a SHA-256. 16 bytes suffice: a producer that looks for two requests
+// with the same hash must try 2^64 of them, and gains the loss of its own messages.
+type Hash [16]byte
+
 // Published is a number that was stored.
 type Published struct {
 	Number int64
 	Base   int64 // position of the first message
 	Time   int64 // unix ms
-	Count  int32 // of messages
+	Count  int32 // of messages; 0 if the partition has none of the request and only remembers it
+	Hash   Hash
 }
 
+// The first version has no hash. Earlier releases wrote it, and numbers whose content is not
+// compared still have it.
 const (
-	version = 1
-	size    = 1 + 3*8 + 4
+	version       = 1
+	size          = 1 + 3*8 + 4
+	hashedVersion = 2
+	hashedSize    = size + len(Hash{})
 )
 
 // Append encodes p.
 func (p Published) Append(b []byte) []byte {
+	at := len(b)
+	b = p.AppendPlain(b)
+	if p.Hash == (Hash{}) {
+		return b
+	}
+	b[at] = hashedVersion
+	return append(b, p.Hash[:]...)
+}
+
+// AppendPlain encodes p without its hash, as all releases read it.
+func (p Published) AppendPlain(b []byte) []byte {
 	b = append(b, version)
 	for _, n := range [...]int64{p.Number, p.Base, p.Time} {
 		b = binary.BigEndian.AppendUint64(b, uint64(n))
@@ -46,15 +69,17 @@ func (p Published) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(p.Count))
 }
 
-// Parse decodes what Append encoded.
+// Parse decodes what Append or AppendPlain encoded.
 func Parse(v []byte) (p Published, err error) {
-	if len(v) != size || v[0] != version {
+	plain := len(v) == size && v[0] == version
+	if !plain && (len(v) != hashedSize || v[0] != hashedVersion) {
 		return p, ErrFormat
 	}
 	for i, to := range [...]*int64{&p.Number, &p.Base, &p.Time} {
 		*to = int64(binary.BigEndian.Uint64(v[1+8*i:]))
 	}
 	p.Count = int32(binary.BigEndian.Uint32(v[size-4:]))
+	copy(p.Hash[:], v[size:])
 	return p, nil
 }
 
@@ -127,6 +152,15 @@ func (w *Window) Each(f func(slot byte, p Published)) {
 	}
 }
 
+// All returns what is remembered, by number.
+func (w *Window) All() []Published {
+	all := make([]Published, len(w.byNumber))
+	for i, e := range w.byNumber {
+		all[i] = e.Published
+	}
+	return all
+}
+
 // Slots is how many slots are in use: those below.
 func (w *Window) Slots() byte { return byte(len(w.byNumber)) }
 
@@ -148,7 +182,7 @@ type kept[K comparable] struct {
 	*Window
 }
 
-// MaxWindows is how many windows a Cache keeps, of about 2 KB each.
+// MaxWindows is how many windows a Cache keeps, of up to 3.5 KB each.
 const MaxWindows = 4096
 
 // Get returns a window, or nil.

@@ -265,7 +265,7 @@ func (c *Carrier) Published(ctx context.Context, p commitlog.Partition, list ...
 	s := newSubmission(nil)
 	for _, x := range list {
 		key := state.Key{Partition: p, ID: x.Producer}
-		s.state = append(s.state, c.log.stateRecord(key.Slot(x.Slot), x.Append(nil)))
+		s.state = append(s.state, c.log.published(key.Slot(x.Slot), x.Published))
 	}
 	return c.log.submit(ctx, s)
 }

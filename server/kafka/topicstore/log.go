@@ -39,6 +39,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/commitlog/producers"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/topiclog"
 	"github.com/parley-chat/parley/server/kafka/topicstore/record"
@@ -319,6 +320,26 @@ func (l *Log) tombstones(keys [][]byte) (list []*kafka.Record) {
 
 func (l *Log) stateRecord(key, value []byte) *kafka.Record {
 	return &kafka.Record{Topic: state.Name, Partition: l.slot(), Key: key, Value: value}
+}
+
+func (l *Log) published(key []byte, p producers.Published) *kafka.Record {
+	r := l.stateRecord(key, nil)
+	r.Value, r.Headers = state.Published(p)
+	return r
+}
+
+// Remembered implements commitlog.Log. What is in memory was committed.
+func (l *Log) Remembered(_ context.Context, p commitlog.Partition, producer string) ([]producers.Published, error) {
+	if _, err := l.kafkaName(p); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.memory.Window(state.Key{Partition: p, ID: producer})
+	if w == nil {
+		return nil, nil
+	}
+	return w.All(), nil
 }
 
 func (l *Log) slot() int32 { return int32(l.cfg.Slot) }

@@ -15,7 +15,7 @@ import (
 // submission is something that waits to be written.
 type submission struct {
 	appends  []commitlog.Append
-	batches  []*commitlog.Batch // of the appends, without positions
+	batches  []*commitlog.Batch // of the appends, without positions; nil of those that have no messages
 	appended []commitlog.Appended
 	state    []*kafka.Record // for state.Name
 	forget   string          // topic of Kafka that is gone
@@ -86,13 +86,18 @@ func (l *Log) Begin(ctx context.Context, appends []commitlog.Append) (*commitlog
 		} else if name == "" {
 			return nil, fmt.Errorf("%w: topic %d was not created", commitlog.ErrInvalid, a.Partition.Topic)
 		}
+		s.count++
+		if a.OnlyNumber() {
+			s.batches = append(s.batches, nil)
+			continue
+		}
 		b, err := commitlog.NewBatch(0, now, a.Messages)
 		if err != nil {
 			return nil, err
 		}
 		s.batches = append(s.batches, b)
 		s.bytes += b.Size(0, b.Count())
-		s.count += b.Count() + 1
+		s.count += b.Count()
 	}
 	if err := l.submit(ctx, s); err != nil {
 		return nil, err

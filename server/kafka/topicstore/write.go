@@ -48,6 +48,8 @@ type piece struct {
 	repeats   int // index of the piece that it repeats; -1: none
 }
 
+func (x *piece) onlyNumber() bool { return x.s.appends[x.at].OnlyNumber() }
+
 // maxCommits is how often a group is written again of which a broker says that it is out of
 // order.
 const maxCommits = 3
@@ -105,8 +107,11 @@ func (l *Log) commit(ctx context.Context, list []*submission) {
 func (p *plan) without(partial *kafka.PartitionError) []*submission {
 	bad := map[*submission]bool{}
 	for _, x := range p.pieces {
-		if x.repeats >= 0 {
+		switch {
+		case x.repeats >= 0:
 			bad[x.s] = bad[x.s] || bad[p.pieces[x.repeats].s]
+			continue
+		case x.onlyNumber():
 			continue
 		}
 		r := p.records[x.first]
@@ -162,6 +167,7 @@ func (p *plan) add(l *Log, s *submission) (bool, error) {
 	written := len(s.state) > 0 || s.gone != nil
 	windows := map[state.Key]*producers.Window{}
 	pieces, records := p.pieces, p.records
+	clear(s.appended) // of an earlier try
 	for i := range s.appends {
 		a := &s.appends[i]
 		x := piece{s: s, at: i, first: len(records), repeats: -1, key: state.Key{Partition: a.Partition, ID: a.Producer.ID}}
@@ -170,27 +176,15 @@ func (p *plan) add(l *Log, s *submission) (bool, error) {
 				windows[x.key] = p.window(l, x.key)
 			}
 			x.window = windows[x.key]
-			old, found := x.window.Find(a.Producer.Number)
-			switch {
-			case found && int(old.Count) != len(a.Messages):
-				return false, fmt.Errorf("%w: number %d had %d messages, not %d", commitlog.ErrProducerReuse, old.Number,
-					old.Count, len(a.Messages))
-			case found && old.Base != unplaced:
-				s.appended[i] = commitlog.Appended{Base: old.Base, Count: int(old.Count), Replayed: true}
+			stored, err := x.find(pieces)
+			if err != nil {
+				return false, err
+			}
+			if stored {
 				continue
-			case found:
-				x.repeats = slices.IndexFunc(pieces, func(y piece) bool {
-					return y.key == x.key && y.repeats < 0 && y.s.appends[y.at].Producer.Number == old.Number
-				})
-			default:
-				var err error
-				now := producers.Published{Number: a.Producer.Number, Base: unplaced, Count: int32(len(a.Messages))}
-				if x.slot, err = x.window.Add(now); err != nil {
-					return false, fmt.Errorf("%w: %d is %w", commitlog.ErrProducerNumber, a.Producer.Number, err)
-				}
 			}
 		}
-		if x.repeats < 0 {
+		if x.repeats < 0 && !a.OnlyNumber() {
 			list, err := p.recordsOf(l, s, i)
 			if err != nil {
 				return false, err
@@ -199,11 +193,42 @@ func (p *plan) add(l *Log, s *submission) (bool, error) {
 		}
 		pieces, written = append(pieces, x), true
 	}
+	if err := commitlog.CheckWhole(s.appends, s.appended); err != nil {
+		return false, err
+	}
 	p.pieces, p.records = pieces, records
 	for k, w := range windows {
 		p.windows[k] = w
 	}
 	return written, nil
+}
+
+// find looks for the piece's number among those that are remembered, and remembers it if it is
+// new. If it was stored before, or is about to be by another piece of the transaction, the
+// submission's answer says so.
+func (x *piece) find(pieces []piece) (stored bool, err error) {
+	a := &x.s.appends[x.at]
+	old, found := x.window.Find(a.Producer.Number)
+	if !found {
+		if a.OnlyNumber() && commitlog.RepeatsBefore(x.s.appends, x.s.appended, x.at) {
+			x.s.appended[x.at] = commitlog.Appended{Replayed: true, Same: true}
+			return true, nil
+		}
+		now := producers.Published{Number: a.Producer.Number, Base: unplaced, Count: int32(len(a.Messages)), Hash: a.Request}
+		if x.slot, err = x.window.Add(now); err != nil {
+			err = fmt.Errorf("%w: %d is %w", commitlog.ErrProducerNumber, a.Producer.Number, err)
+		}
+		return false, err
+	}
+	if x.s.appended[x.at], err = a.Repeat(old); err != nil {
+		return false, err
+	}
+	if old.Base == unplaced {
+		x.repeats = slices.IndexFunc(pieces, func(y piece) bool {
+			return y.key == x.key && y.repeats < 0 && y.s.appends[y.at].Producer.Number == old.Number
+		})
+	}
+	return old.Base != unplaced, nil
 }
 
 // window is a copy of what is remembered of a producer, with what the plan adds.
@@ -259,7 +284,7 @@ func (l *Log) transact(ctx context.Context, p *plan) error {
 		return l.fatal(stepped)
 	}
 	if err == nil {
-		err = p.place()
+		err = p.place(l)
 	}
 	if err == nil {
 		if list := p.state(l); len(list) > 0 {
@@ -291,28 +316,37 @@ func (l *Log) fatal(err error) error {
 	return err
 }
 
-// place gives the pieces the positions that their records got.
-func (p *plan) place() error {
+// place gives the pieces the positions that their records got. A number without messages gets
+// the end of its partition.
+func (p *plan) place(l *Log) error {
 	for i := range p.pieces {
 		x := &p.pieces[i]
 		if x.repeats >= 0 {
 			continue
 		}
 		a := &x.s.appends[x.at]
-		base := p.records[x.first].Offset
-		for n := range a.Messages {
-			if p.records[x.first+n].Offset != base+int64(n) {
-				return errInterleaved
+		now := producers.Published{Number: a.Producer.Number, Count: int32(len(a.Messages)), Hash: a.Request}
+		if x.onlyNumber() {
+			l.mu.Lock()
+			now.Base, now.Time = l.parts[a.Partition].end, l.cfg.Clock().UnixMilli()
+			l.mu.Unlock()
+		} else {
+			now.Base = p.records[x.first].Offset
+			for n := range a.Messages {
+				if p.records[x.first+n].Offset != now.Base+int64(n) {
+					return errInterleaved
+				}
 			}
-		}
-		b := x.s.batches[x.at]
-		b.Base, b.Producer = base, a.Producer
-		if a.Producer.ID == "" {
-			b.Producer = commitlog.Producer{}
+			b := x.s.batches[x.at]
+			b.Base, b.Producer = now.Base, a.Producer
+			if a.Producer.ID == "" {
+				b.Producer = commitlog.Producer{}
+			}
+			now.Time = b.Time
 		}
 		if x.window != nil {
-			x.published = producers.Published{Number: a.Producer.Number, Base: base, Time: b.Time, Count: int32(b.Count())}
-			p.windows[x.key].Set(x.published)
+			x.published = now
+			p.windows[x.key].Set(now)
 		}
 	}
 	return nil
@@ -328,10 +362,18 @@ func (p *plan) state(l *Log) []*kafka.Record {
 	}
 	for _, x := range p.pieces {
 		if x.window != nil && x.repeats < 0 {
-			list = append(list, l.stateRecord(x.key.Slot(x.slot), x.published.Append(nil)))
+			list = append(list, l.published(x.key.Slot(x.slot), x.published))
 		}
 	}
 	return list
+}
+
+// base is where a piece that was written stands.
+func (x *piece) base() int64 {
+	if b := x.s.batches[x.at]; b != nil {
+		return b.Base
+	}
+	return x.published.Base
 }
 
 // settle makes a transaction that was committed known, and answers.
@@ -341,9 +383,12 @@ func (l *Log) settle(p *plan) {
 	for i := range p.pieces {
 		x := &p.pieces[i]
 		a := &x.s.appends[x.at]
-		if x.repeats >= 0 {
-			y := p.pieces[x.repeats]
-			x.s.appended[x.at] = commitlog.Appended{Base: y.s.batches[y.at].Base, Count: len(a.Messages), Replayed: true}
+		switch {
+		case x.repeats >= 0:
+			x.s.appended[x.at].Base = p.pieces[x.repeats].base()
+			continue
+		case x.onlyNumber():
+			x.s.appended[x.at] = commitlog.Appended{Base: x.base()}
 			continue
 		}
 		b := x.s.batches[x.at]

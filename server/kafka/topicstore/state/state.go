@@ -92,6 +92,37 @@ func (k Key) Slot(slot byte) []byte {
 	return append(append(b, k.ID...), slot)
 }
 
+// headerHash is the header of a Slot's record that has the hash of the request. It is no part of the
+// value: a process of an earlier release, which may get the slot during an upgrade, would refuse
+// a longer value and with it the slot. It ignores headers.
+const headerHash = "request"
+
+// Published is the record of a number under a Slot.
+func Published(p producers.Published) (value []byte, headers []kafka.Header) {
+	if p.Hash != (producers.Hash{}) {
+		headers = []kafka.Header{{Key: headerHash, Value: p.Hash[:]}}
+	}
+	return p.AppendPlain(nil), headers
+}
+
+// parsePublished reads what Published returned. Earlier releases wrote no header.
+func parsePublished(r *kafka.Record) (producers.Published, error) {
+	p, err := producers.Parse(r.Value)
+	if err != nil {
+		return p, fmt.Errorf("%w: %w", errFormat, err)
+	}
+	for _, h := range r.Headers {
+		if h.Key != headerHash {
+			continue
+		}
+		if len(h.Value) != len(p.Hash) {
+			return p, fmt.Errorf("%w: a hash of %d bytes", errFormat, len(h.Value))
+		}
+		copy(p.Hash[:], h.Value)
+	}
+	return p, nil
+}
+
 const producerPrefix = 1 + 8 + 2 + 1
 
 func parseWindowKey(b []byte) (k Key, slot byte, err error) {
@@ -217,9 +248,9 @@ func Load(ctx context.Context, r *topiclog.Log, slot int32) (*State, error) {
 			if len(record.Value) == 0 {
 				return nil
 			}
-			p, err := producers.Parse(record.Value)
+			p, err := parsePublished(record)
 			if err != nil {
-				return fmt.Errorf("%w: %w", errFormat, err)
+				return err
 			}
 			published[place{k, slot}] = p
 		default:
