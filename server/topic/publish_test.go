@@ -167,7 +167,7 @@ func TestRepeatedPublish(t *testing.T) {
 			other := proto.CloneOf(r)
 			other.Messages[i].Payload = []byte("another")
 			_, err := x.Publish(t.Context(), op, other)
-			refusedAs(t, err, refusal.InvalidArgument)
+			refusedAs(t, err, refusal.ProducerNumberReused)
 		}
 		if n := len(x.receive(x.attach("t", "g", "m"))); n != 20 {
 			t.Errorf("%d messages", n)

@@ -39,6 +39,7 @@ var table = map[refusal.Reason]row{
 	refusal.MemberExists:         {code: connect.CodeAlreadyExists},
 	refusal.SessionGone:          {code: connect.CodeNotFound},
 	refusal.ProducerNumberTooOld: {code: connect.CodeFailedPrecondition},
+	refusal.ProducerNumberReused: {code: connect.CodeFailedPrecondition},
 	refusal.PositionOutOfRange:   {code: connect.CodeOutOfRange},
 	refusal.TooLarge:             {code: connect.CodeResourceExhausted},
 	refusal.InvalidFilter:        {code: connect.CodeInvalidArgument},

@@ -81,6 +81,7 @@ func TestEachReasonHasItsCode(t *testing.T) {
 		"MEMBER_EXISTS":           "already_exists",
 		"SESSION_GONE":            "not_found",
 		"PRODUCER_NUMBER_TOO_OLD": "failed_precondition",
+		"PRODUCER_NUMBER_REUSED":  "failed_precondition",
 		"POSITION_OUT_OF_RANGE":   "out_of_range",
 		"TOO_LARGE":               "resource_exhausted",
 		"INVALID_FILTER":          "invalid_argument",

@@ -33,18 +33,21 @@ type Publisher struct {
 type Place struct{ Batch, Index int }
 
 // Distribute puts messages into the batches of their partitions. Those without a key go
-// together into one, the same for each repetition of the request.
+// together into one, the same for each repetition of the request. That partition remembers the
+// producer's number also if it gets no message: another request under the number meets it there,
+// whichever partitions its messages go to.
 func Distribute(l *live.Topic, r *topicv1.PublishRequest) ([]commitlog.Append, []Place) {
 	partitions := int32(len(l.Parts))
-	var producer commitlog.Producer
+	var part commitlog.Append // what the appends have in common
 	keyless := int32(0)
 	if p := r.GetProducer(); p != nil {
-		producer = commitlog.Producer{ID: p.GetId(), Number: p.GetNumber()}
+		part.Producer = commitlog.Producer{ID: p.GetId(), Number: p.GetNumber()}
+		part.Request = commitlog.HashOf(r.GetMessages())
 	}
 	if partitions > 1 && r.GetProducer() != nil {
 		h := fnv.New32a()
-		h.Write([]byte(producer.ID)) // cannot fail
-		keyless = int32((uint64(h.Sum32()) + uint64(producer.Number)) % uint64(partitions))
+		h.Write([]byte(part.Producer.ID)) // cannot fail
+		keyless = int32((uint64(h.Sum32()) + uint64(part.Producer.Number)) % uint64(partitions))
 	} else if partitions > 1 {
 		keyless = rand.Int32N(partitions)
 	}
@@ -60,12 +63,15 @@ func Distribute(l *live.Topic, r *topicv1.PublishRequest) ([]commitlog.Append, [
 		if !ok {
 			b = len(appends)
 			index[n] = b
-			appends = append(appends, commitlog.Append{
-				Partition: commitlog.Partition{Topic: l.Number, Number: n}, Producer: producer,
-			})
+			part.Partition = commitlog.Partition{Topic: l.Number, Number: n}
+			appends = append(appends, part)
 		}
 		places[i] = Place{b, len(appends[b].Messages)}
 		appends[b].Messages = append(appends[b].Messages, m)
+	}
+	if _, ok := index[keyless]; !ok && r.GetProducer() != nil {
+		part.Partition = commitlog.Partition{Topic: l.Number, Number: keyless}
+		appends = append(appends, part)
 	}
 	return appends, places
 }
@@ -85,7 +91,7 @@ func (p *Publisher) Append(
 	switch {
 	case errors.Is(err, commitlog.ErrProducerNumber):
 		return nil, refusal.New(refusal.ProducerNumberTooOld,
-			"only the last %d numbers of a producer are remembered", commitlog.ProducerWindow)
+			"the number is older than the last %d of the producer, or was forgotten in part", commitlog.ProducerWindow)
 	case errors.Is(err, commitlog.ErrProducerReuse):
 		return nil, errReuse
 	case errors.Is(err, commitlog.ErrTooLarge):
@@ -100,12 +106,12 @@ func (p *Publisher) Append(
 		l.Parts[appends[i].Partition.Number].Durable(a.Base + int64(a.Count))
 	}
 	for i, a := range pending.Appended {
-		if !a.Replayed {
+		if !a.Replayed && a.Count > 0 {
 			l.Wake(int(appends[i].Partition.Number))
 		}
 	}
 	for i, a := range pending.Appended {
-		if !a.Replayed {
+		if !a.Replayed || a.Same {
 			continue
 		}
 		same, err := p.same(ctx, appends[i], a)
@@ -119,7 +125,8 @@ func (p *Publisher) Append(
 	return pending.Appended, nil
 }
 
-var errReuse = refusal.New(refusal.InvalidArgument, "the producer's number was used for other messages")
+var errReuse = refusal.New(refusal.ProducerNumberReused,
+	"the producer's number was used for other messages: nothing of this request is stored")
 
 // begin gives messages their positions, if the topic takes them: no subscription begins or
 // ends between. Its lock is held so long, and not until they are durable: a change of a

@@ -24,6 +24,7 @@ const (
 	MemberExists         Reason = "MEMBER_EXISTS"
 	SessionGone          Reason = "SESSION_GONE"
 	ProducerNumberTooOld Reason = "PRODUCER_NUMBER_TOO_OLD"
+	ProducerNumberReused Reason = "PRODUCER_NUMBER_REUSED" // for another request
 	PositionOutOfRange   Reason = "POSITION_OUT_OF_RANGE"
 	TooLarge             Reason = "TOO_LARGE"
 	InvalidFilter        Reason = "INVALID_FILTER"
