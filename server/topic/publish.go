@@ -28,9 +28,8 @@ func (s *Service) Publish(
 	if err != nil {
 		return nil, err
 	}
-	if settings.OfChats(t.View().Config) {
-		return nil, refusal.New(refusal.TopicReadOnly,
-			"topic %q holds the events of chats: nothing is published to it", t.Name)
+	if err := refuseReadOnly(t); err != nil {
+		return nil, err
 	}
 	size := 0
 	for _, m := range r.GetMessages() {
@@ -83,6 +82,15 @@ func (s *Service) publishTo(ctx context.Context, c Caller, name string) (*catalo
 		return nil, err
 	}
 	return s.find(c, name, publisher)
+}
+
+// refuseReadOnly refuses topics to which nothing is published.
+func refuseReadOnly(t *catalog.Topic) error {
+	if settings.OfChats(t.View().Config) {
+		return refusal.New(refusal.TopicReadOnly,
+			"topic %q holds the events of chats: nothing is published to it", t.Name)
+	}
+	return nil
 }
 
 // MessageStatus says who has acknowledged a message.

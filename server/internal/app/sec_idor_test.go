@@ -87,6 +87,7 @@ var secBodies = map[string]string{
 	"topic.v1.TopicService/ConfigureTopic":   `{"topic":"{topic}","config":{"messageRetention":"7200s"}}`,
 	"topic.v1.TopicService/DeleteTopic":      `{"topic":"{topic}"}`,
 	"topic.v1.TopicService/GetMessageStatus": `{"topic":"{topic}","messageId":"0-0"}`,
+	"topic.v1.TopicService/GetProducer":      `{"topic":"{topic}","producer":"p"}`,
 	"topic.v1.TopicService/GetTopic":         `{"topic":"{topic}"}`,
 	"topic.v1.TopicService/ListBindings":     `{"topic":"{topic}"}`,
 	"topic.v1.TopicService/ListTopics":       `{}`,

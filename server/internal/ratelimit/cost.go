@@ -112,6 +112,7 @@ var costs = map[string]cost{
 	topicv1connect.TopicServiceDeleteTopicProcedure:               {requests: write},
 	topicv1connect.TopicServiceRecommendModeProcedure:             {requests: row},
 	topicv1connect.TopicServicePublishProcedure:                   {waits: true},
+	topicv1connect.TopicServiceGetProducerProcedure:               {requests: row},
 	topicv1connect.TopicServiceGetMessageStatusProcedure:          {requests: row},
 	topicv1connect.TopicServiceListBindingsProcedure:              {requests: page},
 	topicv1connect.TopicServiceSetBindingProcedure:                {requests: write},

@@ -79,6 +79,17 @@ func (s *topics) Publish(ctx context.Context, req *topicv1.PublishRequest) (*top
 	return s.topics(ctx).Publish(ctx, c, req)
 }
 
+// GetProducer implements TopicService.
+func (s *topics) GetProducer(
+	ctx context.Context, req *topicv1.GetProducerRequest,
+) (*topicv1.GetProducerResponse, error) {
+	c, err := s.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.topics(ctx).Producer(ctx, c, req)
+}
+
 // GetMessageStatus implements TopicService.
 func (s *topics) GetMessageStatus(
 	ctx context.Context, req *topicv1.GetMessageStatusRequest,

@@ -55,7 +55,7 @@ var least = map[string]map[auth.Role][]string{
 	},
 	topicv1connect.TopicServiceName: {
 		auth.Viewer: {"GetTopic", "ListTopics", "RecommendMode", "GetMessageStatus", "ListBindings"},
-		auth.Admin:  {"ConfigureTopic", "DeleteTopic", "Publish", "SetBinding", "RemoveBinding"},
+		auth.Admin:  {"ConfigureTopic", "DeleteTopic", "Publish", "GetProducer", "SetBinding", "RemoveBinding"},
 	},
 	topicv1connect.SubscriptionServiceName: {
 		auth.Viewer: {"GetSubscription", "ListSubscriptions"},

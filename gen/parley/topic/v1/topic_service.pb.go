@@ -11,6 +11,7 @@ import (
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -707,11 +708,14 @@ func (x *PublishRequest) GetProducer() *Producer {
 // Producer numbers the requests of one publisher.
 type Producer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the publisher, its own in the topic: two at a time must not share it.
+	// Name of the publisher, its own in the topic. Two at a time must not share it: the second
+	// request with a number is refused.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Number of the request, from 1, one more for each. A repetition has the same number
-	// and messages. The last 64 numbers of each publisher are remembered; older ones are
-	// refused with PRODUCER_NUMBER_TOO_OLD.
+	// and messages. Other messages under the number are refused with PRODUCER_NUMBER_REUSED, and
+	// nothing is stored. The last 64 numbers of each publisher are remembered; older ones are
+	// refused with PRODUCER_NUMBER_TOO_OLD. A publisher that restarts continues behind the
+	// last_number of GetProducer, or takes another id.
 	Number        int64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -880,6 +884,181 @@ func (x *PublishResult) GetReplayed() bool {
 	return false
 }
 
+// GetProducerRequest names a producer.
+type GetProducerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The topic.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// The producer's id.
+	Producer      string `protobuf:"bytes,2,opt,name=producer,proto3" json:"producer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetProducerRequest) Reset() {
+	*x = GetProducerRequest{}
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetProducerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetProducerRequest) ProtoMessage() {}
+
+func (x *GetProducerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetProducerRequest.ProtoReflect.Descriptor instead.
+func (*GetProducerRequest) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *GetProducerRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *GetProducerRequest) GetProducer() string {
+	if x != nil {
+		return x.Producer
+	}
+	return ""
+}
+
+// GetProducerResponse holds what is remembered of a producer.
+type GetProducerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The highest number that is stored, 0 if none is remembered. Requests that are under way may
+	// be stored behind it.
+	LastNumber int64 `protobuf:"varint,1,opt,name=last_number,json=lastNumber,proto3" json:"last_number,omitempty"`
+	// The highest numbers that are stored, ascending, up to 64.
+	Numbers       []*StoredNumber `protobuf:"bytes,2,rep,name=numbers,proto3" json:"numbers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetProducerResponse) Reset() {
+	*x = GetProducerResponse{}
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetProducerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetProducerResponse) ProtoMessage() {}
+
+func (x *GetProducerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetProducerResponse.ProtoReflect.Descriptor instead.
+func (*GetProducerResponse) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *GetProducerResponse) GetLastNumber() int64 {
+	if x != nil {
+		return x.LastNumber
+	}
+	return 0
+}
+
+func (x *GetProducerResponse) GetNumbers() []*StoredNumber {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
+// StoredNumber is a request of a producer that is stored.
+type StoredNumber struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Number int64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// How many messages it had.
+	Messages int32 `protobuf:"varint,2,opt,name=messages,proto3" json:"messages,omitempty"`
+	// When it was stored.
+	PublishTime   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredNumber) Reset() {
+	*x = StoredNumber{}
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredNumber) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredNumber) ProtoMessage() {}
+
+func (x *StoredNumber) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredNumber.ProtoReflect.Descriptor instead.
+func (*StoredNumber) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *StoredNumber) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *StoredNumber) GetMessages() int32 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *StoredNumber) GetPublishTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PublishTime
+	}
+	return nil
+}
+
 // GetMessageStatusRequest names a message.
 type GetMessageStatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -893,7 +1072,7 @@ type GetMessageStatusRequest struct {
 
 func (x *GetMessageStatusRequest) Reset() {
 	*x = GetMessageStatusRequest{}
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[14]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +1084,7 @@ func (x *GetMessageStatusRequest) String() string {
 func (*GetMessageStatusRequest) ProtoMessage() {}
 
 func (x *GetMessageStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[14]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +1097,7 @@ func (x *GetMessageStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMessageStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetMessageStatusRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{14}
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetMessageStatusRequest) GetTopic() string {
@@ -950,7 +1129,7 @@ type GetMessageStatusResponse struct {
 
 func (x *GetMessageStatusResponse) Reset() {
 	*x = GetMessageStatusResponse{}
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[15]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1141,7 @@ func (x *GetMessageStatusResponse) String() string {
 func (*GetMessageStatusResponse) ProtoMessage() {}
 
 func (x *GetMessageStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[15]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1154,7 @@ func (x *GetMessageStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMessageStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetMessageStatusResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{15}
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetMessageStatusResponse) GetStatus() MessageStatus {
@@ -1010,7 +1189,7 @@ type ListBindingsRequest struct {
 
 func (x *ListBindingsRequest) Reset() {
 	*x = ListBindingsRequest{}
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[16]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1022,7 +1201,7 @@ func (x *ListBindingsRequest) String() string {
 func (*ListBindingsRequest) ProtoMessage() {}
 
 func (x *ListBindingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[16]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1035,7 +1214,7 @@ func (x *ListBindingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBindingsRequest.ProtoReflect.Descriptor instead.
 func (*ListBindingsRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{16}
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListBindingsRequest) GetTopic() string {
@@ -1056,7 +1235,7 @@ type ListBindingsResponse struct {
 
 func (x *ListBindingsResponse) Reset() {
 	*x = ListBindingsResponse{}
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[17]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1068,7 +1247,7 @@ func (x *ListBindingsResponse) String() string {
 func (*ListBindingsResponse) ProtoMessage() {}
 
 func (x *ListBindingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[17]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1081,7 +1260,7 @@ func (x *ListBindingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBindingsResponse.ProtoReflect.Descriptor instead.
 func (*ListBindingsResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{17}
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListBindingsResponse) GetBindings() []*Binding {
@@ -1106,7 +1285,7 @@ type SetBindingRequest struct {
 
 func (x *SetBindingRequest) Reset() {
 	*x = SetBindingRequest{}
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[18]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1118,7 +1297,7 @@ func (x *SetBindingRequest) String() string {
 func (*SetBindingRequest) ProtoMessage() {}
 
 func (x *SetBindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[18]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1131,7 +1310,7 @@ func (x *SetBindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetBindingRequest.ProtoReflect.Descriptor instead.
 func (*SetBindingRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{18}
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SetBindingRequest) GetTopic() string {
@@ -1164,7 +1343,7 @@ type SetBindingResponse struct {
 
 func (x *SetBindingResponse) Reset() {
 	*x = SetBindingResponse{}
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[19]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1355,7 @@ func (x *SetBindingResponse) String() string {
 func (*SetBindingResponse) ProtoMessage() {}
 
 func (x *SetBindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[19]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1368,7 @@ func (x *SetBindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetBindingResponse.ProtoReflect.Descriptor instead.
 func (*SetBindingResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{19}
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{22}
 }
 
 // RemoveBindingRequest takes a role.
@@ -1205,7 +1384,7 @@ type RemoveBindingRequest struct {
 
 func (x *RemoveBindingRequest) Reset() {
 	*x = RemoveBindingRequest{}
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[20]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1396,7 @@ func (x *RemoveBindingRequest) String() string {
 func (*RemoveBindingRequest) ProtoMessage() {}
 
 func (x *RemoveBindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[20]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1409,7 @@ func (x *RemoveBindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveBindingRequest.ProtoReflect.Descriptor instead.
 func (*RemoveBindingRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{20}
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RemoveBindingRequest) GetTopic() string {
@@ -1256,7 +1435,7 @@ type RemoveBindingResponse struct {
 
 func (x *RemoveBindingResponse) Reset() {
 	*x = RemoveBindingResponse{}
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[21]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1447,7 @@ func (x *RemoveBindingResponse) String() string {
 func (*RemoveBindingResponse) ProtoMessage() {}
 
 func (x *RemoveBindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[21]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,14 +1460,14 @@ func (x *RemoveBindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveBindingResponse.ProtoReflect.Descriptor instead.
 func (*RemoveBindingResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{21}
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{24}
 }
 
 var File_parley_topic_v1_topic_service_proto protoreflect.FileDescriptor
 
 const file_parley_topic_v1_topic_service_proto_rawDesc = "" +
 	"\n" +
-	"#parley/topic/v1/topic_service.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1bparley/topic/v1/topic.proto\"\xff\x01\n" +
+	"#parley/topic/v1/topic_service.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bparley/topic/v1/topic.proto\"\xff\x01\n" +
 	"\x15ConfigureTopicRequest\x12?\n" +
 	"\x05topic\x18\x01 \x01(\tB)\xbaH&r$2\"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$R\x05topic\x124\n" +
 	"\x06config\x18\x02 \x01(\v2\x1c.parley.topic.v1.TopicConfigR\x06config\x129\n" +
@@ -1339,7 +1518,20 @@ const file_parley_topic_v1_topic_service_proto_rawDesc = "" +
 	"message_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18 R\tmessageId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1a\n" +
 	"\bposition\x18\x03 \x01(\x03R\bposition\x12\x1a\n" +
-	"\breplayed\x18\x04 \x01(\bR\breplayed\"{\n" +
+	"\breplayed\x18\x04 \x01(\bR\breplayed\"^\n" +
+	"\x12GetProducerRequest\x12 \n" +
+	"\x05topic\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\x12&\n" +
+	"\bproducer\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01R\bproducer\"y\n" +
+	"\x13GetProducerResponse\x12\x1f\n" +
+	"\vlast_number\x18\x01 \x01(\x03R\n" +
+	"lastNumber\x12A\n" +
+	"\anumbers\x18\x02 \x03(\v2\x1d.parley.topic.v1.StoredNumberB\b\xbaH\x05\x92\x01\x02\x10@R\anumbers\"\x81\x01\n" +
+	"\fStoredNumber\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x1a\n" +
+	"\bmessages\x18\x02 \x01(\x05R\bmessages\x12=\n" +
+	"\fpublish_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\vpublishTime\"{\n" +
 	"\x17GetMessageStatusRequest\x12 \n" +
 	"\x05topic\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\x12>\n" +
@@ -1374,8 +1566,7 @@ const file_parley_topic_v1_topic_service_proto_rawDesc = "" +
 	"\x1aMESSAGE_STATUS_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16MESSAGE_STATUS_PENDING\x10\x01\x12\x1d\n" +
 	"\x19MESSAGE_STATUS_PROCESSING\x10\x02\x12\x1c\n" +
-	"\x18MESSAGE_STATUS_COMPLETED\x10\x032\xc9\n" +
-	"\n" +
+	"\x18MESSAGE_STATUS_COMPLETED\x10\x032\xdc\v\n" +
 	"\fTopicService\x12\x84\x01\n" +
 	"\x0eConfigureTopic\x12&.parley.topic.v1.ConfigureTopicRequest\x1a'.parley.topic.v1.ConfigureTopicResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\x1a\x16/api/v1/topics/{topic}\x12r\n" +
 	"\bGetTopic\x12 .parley.topic.v1.GetTopicRequest\x1a!.parley.topic.v1.GetTopicResponse\"!\x82\xd3\xe4\x93\x02\x18\x12\x16/api/v1/topics/{topic}\x90\x02\x01\x12p\n" +
@@ -1383,7 +1574,8 @@ const file_parley_topic_v1_topic_service_proto_rawDesc = "" +
 	"ListTopics\x12\".parley.topic.v1.ListTopicsRequest\x1a#.parley.topic.v1.ListTopicsResponse\"\x19\x82\xd3\xe4\x93\x02\x10\x12\x0e/api/v1/topics\x90\x02\x01\x12x\n" +
 	"\vDeleteTopic\x12#.parley.topic.v1.DeleteTopicRequest\x1a$.parley.topic.v1.DeleteTopicResponse\"\x1e\x82\xd3\xe4\x93\x02\x18*\x16/api/v1/topics/{topic}\x12~\n" +
 	"\rRecommendMode\x12%.parley.topic.v1.RecommendModeRequest\x1a&.parley.topic.v1.RecommendModeResponse\"\x1e\x82\xd3\xe4\x93\x02\x15\x12\x13/api/v1/topic-modes\x90\x02\x01\x12x\n" +
-	"\aPublish\x12\x1f.parley.topic.v1.PublishRequest\x1a .parley.topic.v1.PublishResponse\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/api/v1/topics/{topic}/messages\x12\xa7\x01\n" +
+	"\aPublish\x12\x1f.parley.topic.v1.PublishRequest\x1a .parley.topic.v1.PublishResponse\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/api/v1/topics/{topic}/messages\x12\x90\x01\n" +
+	"\vGetProducer\x12#.parley.topic.v1.GetProducerRequest\x1a$.parley.topic.v1.GetProducerResponse\"6\x82\xd3\xe4\x93\x02-\x12+/api/v1/topics/{topic}/producers/{producer}\x90\x02\x01\x12\xa7\x01\n" +
 	"\x10GetMessageStatus\x12(.parley.topic.v1.GetMessageStatusRequest\x1a).parley.topic.v1.GetMessageStatusResponse\">\x82\xd3\xe4\x93\x025\x123/api/v1/topics/{topic}/messages/{message_id}/status\x90\x02\x01\x12\x87\x01\n" +
 	"\fListBindings\x12$.parley.topic.v1.ListBindingsRequest\x1a%.parley.topic.v1.ListBindingsResponse\"*\x82\xd3\xe4\x93\x02!\x12\x1f/api/v1/topics/{topic}/bindings\x90\x02\x01\x12\x8d\x01\n" +
 	"\n" +
@@ -1404,7 +1596,7 @@ func file_parley_topic_v1_topic_service_proto_rawDescGZIP() []byte {
 }
 
 var file_parley_topic_v1_topic_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_parley_topic_v1_topic_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_parley_topic_v1_topic_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_parley_topic_v1_topic_service_proto_goTypes = []any{
 	(MessageStatus)(0),               // 0: parley.topic.v1.MessageStatus
 	(*ConfigureTopicRequest)(nil),    // 1: parley.topic.v1.ConfigureTopicRequest
@@ -1421,60 +1613,68 @@ var file_parley_topic_v1_topic_service_proto_goTypes = []any{
 	(*Producer)(nil),                 // 12: parley.topic.v1.Producer
 	(*PublishResponse)(nil),          // 13: parley.topic.v1.PublishResponse
 	(*PublishResult)(nil),            // 14: parley.topic.v1.PublishResult
-	(*GetMessageStatusRequest)(nil),  // 15: parley.topic.v1.GetMessageStatusRequest
-	(*GetMessageStatusResponse)(nil), // 16: parley.topic.v1.GetMessageStatusResponse
-	(*ListBindingsRequest)(nil),      // 17: parley.topic.v1.ListBindingsRequest
-	(*ListBindingsResponse)(nil),     // 18: parley.topic.v1.ListBindingsResponse
-	(*SetBindingRequest)(nil),        // 19: parley.topic.v1.SetBindingRequest
-	(*SetBindingResponse)(nil),       // 20: parley.topic.v1.SetBindingResponse
-	(*RemoveBindingRequest)(nil),     // 21: parley.topic.v1.RemoveBindingRequest
-	(*RemoveBindingResponse)(nil),    // 22: parley.topic.v1.RemoveBindingResponse
-	(*TopicConfig)(nil),              // 23: parley.topic.v1.TopicConfig
-	(Preset)(0),                      // 24: parley.topic.v1.Preset
-	(*Topic)(nil),                    // 25: parley.topic.v1.Topic
-	(CompletionMode)(0),              // 26: parley.topic.v1.CompletionMode
-	(*TopicMessage)(nil),             // 27: parley.topic.v1.TopicMessage
-	(*Binding)(nil),                  // 28: parley.topic.v1.Binding
-	(Role)(0),                        // 29: parley.topic.v1.Role
+	(*GetProducerRequest)(nil),       // 15: parley.topic.v1.GetProducerRequest
+	(*GetProducerResponse)(nil),      // 16: parley.topic.v1.GetProducerResponse
+	(*StoredNumber)(nil),             // 17: parley.topic.v1.StoredNumber
+	(*GetMessageStatusRequest)(nil),  // 18: parley.topic.v1.GetMessageStatusRequest
+	(*GetMessageStatusResponse)(nil), // 19: parley.topic.v1.GetMessageStatusResponse
+	(*ListBindingsRequest)(nil),      // 20: parley.topic.v1.ListBindingsRequest
+	(*ListBindingsResponse)(nil),     // 21: parley.topic.v1.ListBindingsResponse
+	(*SetBindingRequest)(nil),        // 22: parley.topic.v1.SetBindingRequest
+	(*SetBindingResponse)(nil),       // 23: parley.topic.v1.SetBindingResponse
+	(*RemoveBindingRequest)(nil),     // 24: parley.topic.v1.RemoveBindingRequest
+	(*RemoveBindingResponse)(nil),    // 25: parley.topic.v1.RemoveBindingResponse
+	(*TopicConfig)(nil),              // 26: parley.topic.v1.TopicConfig
+	(Preset)(0),                      // 27: parley.topic.v1.Preset
+	(*Topic)(nil),                    // 28: parley.topic.v1.Topic
+	(CompletionMode)(0),              // 29: parley.topic.v1.CompletionMode
+	(*TopicMessage)(nil),             // 30: parley.topic.v1.TopicMessage
+	(*timestamppb.Timestamp)(nil),    // 31: google.protobuf.Timestamp
+	(*Binding)(nil),                  // 32: parley.topic.v1.Binding
+	(Role)(0),                        // 33: parley.topic.v1.Role
 }
 var file_parley_topic_v1_topic_service_proto_depIdxs = []int32{
-	23, // 0: parley.topic.v1.ConfigureTopicRequest.config:type_name -> parley.topic.v1.TopicConfig
-	24, // 1: parley.topic.v1.ConfigureTopicRequest.preset:type_name -> parley.topic.v1.Preset
-	25, // 2: parley.topic.v1.ConfigureTopicResponse.topic:type_name -> parley.topic.v1.Topic
-	25, // 3: parley.topic.v1.GetTopicResponse.topic:type_name -> parley.topic.v1.Topic
-	25, // 4: parley.topic.v1.ListTopicsResponse.topics:type_name -> parley.topic.v1.Topic
-	26, // 5: parley.topic.v1.RecommendModeResponse.mode:type_name -> parley.topic.v1.CompletionMode
-	27, // 6: parley.topic.v1.PublishRequest.messages:type_name -> parley.topic.v1.TopicMessage
+	26, // 0: parley.topic.v1.ConfigureTopicRequest.config:type_name -> parley.topic.v1.TopicConfig
+	27, // 1: parley.topic.v1.ConfigureTopicRequest.preset:type_name -> parley.topic.v1.Preset
+	28, // 2: parley.topic.v1.ConfigureTopicResponse.topic:type_name -> parley.topic.v1.Topic
+	28, // 3: parley.topic.v1.GetTopicResponse.topic:type_name -> parley.topic.v1.Topic
+	28, // 4: parley.topic.v1.ListTopicsResponse.topics:type_name -> parley.topic.v1.Topic
+	29, // 5: parley.topic.v1.RecommendModeResponse.mode:type_name -> parley.topic.v1.CompletionMode
+	30, // 6: parley.topic.v1.PublishRequest.messages:type_name -> parley.topic.v1.TopicMessage
 	12, // 7: parley.topic.v1.PublishRequest.producer:type_name -> parley.topic.v1.Producer
 	14, // 8: parley.topic.v1.PublishResponse.results:type_name -> parley.topic.v1.PublishResult
-	0,  // 9: parley.topic.v1.GetMessageStatusResponse.status:type_name -> parley.topic.v1.MessageStatus
-	28, // 10: parley.topic.v1.ListBindingsResponse.bindings:type_name -> parley.topic.v1.Binding
-	29, // 11: parley.topic.v1.SetBindingRequest.role:type_name -> parley.topic.v1.Role
-	1,  // 12: parley.topic.v1.TopicService.ConfigureTopic:input_type -> parley.topic.v1.ConfigureTopicRequest
-	3,  // 13: parley.topic.v1.TopicService.GetTopic:input_type -> parley.topic.v1.GetTopicRequest
-	5,  // 14: parley.topic.v1.TopicService.ListTopics:input_type -> parley.topic.v1.ListTopicsRequest
-	7,  // 15: parley.topic.v1.TopicService.DeleteTopic:input_type -> parley.topic.v1.DeleteTopicRequest
-	9,  // 16: parley.topic.v1.TopicService.RecommendMode:input_type -> parley.topic.v1.RecommendModeRequest
-	11, // 17: parley.topic.v1.TopicService.Publish:input_type -> parley.topic.v1.PublishRequest
-	15, // 18: parley.topic.v1.TopicService.GetMessageStatus:input_type -> parley.topic.v1.GetMessageStatusRequest
-	17, // 19: parley.topic.v1.TopicService.ListBindings:input_type -> parley.topic.v1.ListBindingsRequest
-	19, // 20: parley.topic.v1.TopicService.SetBinding:input_type -> parley.topic.v1.SetBindingRequest
-	21, // 21: parley.topic.v1.TopicService.RemoveBinding:input_type -> parley.topic.v1.RemoveBindingRequest
-	2,  // 22: parley.topic.v1.TopicService.ConfigureTopic:output_type -> parley.topic.v1.ConfigureTopicResponse
-	4,  // 23: parley.topic.v1.TopicService.GetTopic:output_type -> parley.topic.v1.GetTopicResponse
-	6,  // 24: parley.topic.v1.TopicService.ListTopics:output_type -> parley.topic.v1.ListTopicsResponse
-	8,  // 25: parley.topic.v1.TopicService.DeleteTopic:output_type -> parley.topic.v1.DeleteTopicResponse
-	10, // 26: parley.topic.v1.TopicService.RecommendMode:output_type -> parley.topic.v1.RecommendModeResponse
-	13, // 27: parley.topic.v1.TopicService.Publish:output_type -> parley.topic.v1.PublishResponse
-	16, // 28: parley.topic.v1.TopicService.GetMessageStatus:output_type -> parley.topic.v1.GetMessageStatusResponse
-	18, // 29: parley.topic.v1.TopicService.ListBindings:output_type -> parley.topic.v1.ListBindingsResponse
-	20, // 30: parley.topic.v1.TopicService.SetBinding:output_type -> parley.topic.v1.SetBindingResponse
-	22, // 31: parley.topic.v1.TopicService.RemoveBinding:output_type -> parley.topic.v1.RemoveBindingResponse
-	22, // [22:32] is the sub-list for method output_type
-	12, // [12:22] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	17, // 9: parley.topic.v1.GetProducerResponse.numbers:type_name -> parley.topic.v1.StoredNumber
+	31, // 10: parley.topic.v1.StoredNumber.publish_time:type_name -> google.protobuf.Timestamp
+	0,  // 11: parley.topic.v1.GetMessageStatusResponse.status:type_name -> parley.topic.v1.MessageStatus
+	32, // 12: parley.topic.v1.ListBindingsResponse.bindings:type_name -> parley.topic.v1.Binding
+	33, // 13: parley.topic.v1.SetBindingRequest.role:type_name -> parley.topic.v1.Role
+	1,  // 14: parley.topic.v1.TopicService.ConfigureTopic:input_type -> parley.topic.v1.ConfigureTopicRequest
+	3,  // 15: parley.topic.v1.TopicService.GetTopic:input_type -> parley.topic.v1.GetTopicRequest
+	5,  // 16: parley.topic.v1.TopicService.ListTopics:input_type -> parley.topic.v1.ListTopicsRequest
+	7,  // 17: parley.topic.v1.TopicService.DeleteTopic:input_type -> parley.topic.v1.DeleteTopicRequest
+	9,  // 18: parley.topic.v1.TopicService.RecommendMode:input_type -> parley.topic.v1.RecommendModeRequest
+	11, // 19: parley.topic.v1.TopicService.Publish:input_type -> parley.topic.v1.PublishRequest
+	15, // 20: parley.topic.v1.TopicService.GetProducer:input_type -> parley.topic.v1.GetProducerRequest
+	18, // 21: parley.topic.v1.TopicService.GetMessageStatus:input_type -> parley.topic.v1.GetMessageStatusRequest
+	20, // 22: parley.topic.v1.TopicService.ListBindings:input_type -> parley.topic.v1.ListBindingsRequest
+	22, // 23: parley.topic.v1.TopicService.SetBinding:input_type -> parley.topic.v1.SetBindingRequest
+	24, // 24: parley.topic.v1.TopicService.RemoveBinding:input_type -> parley.topic.v1.RemoveBindingRequest
+	2,  // 25: parley.topic.v1.TopicService.ConfigureTopic:output_type -> parley.topic.v1.ConfigureTopicResponse
+	4,  // 26: parley.topic.v1.TopicService.GetTopic:output_type -> parley.topic.v1.GetTopicResponse
+	6,  // 27: parley.topic.v1.TopicService.ListTopics:output_type -> parley.topic.v1.ListTopicsResponse
+	8,  // 28: parley.topic.v1.TopicService.DeleteTopic:output_type -> parley.topic.v1.DeleteTopicResponse
+	10, // 29: parley.topic.v1.TopicService.RecommendMode:output_type -> parley.topic.v1.RecommendModeResponse
+	13, // 30: parley.topic.v1.TopicService.Publish:output_type -> parley.topic.v1.PublishResponse
+	16, // 31: parley.topic.v1.TopicService.GetProducer:output_type -> parley.topic.v1.GetProducerResponse
+	19, // 32: parley.topic.v1.TopicService.GetMessageStatus:output_type -> parley.topic.v1.GetMessageStatusResponse
+	21, // 33: parley.topic.v1.TopicService.ListBindings:output_type -> parley.topic.v1.ListBindingsResponse
+	23, // 34: parley.topic.v1.TopicService.SetBinding:output_type -> parley.topic.v1.SetBindingResponse
+	25, // 35: parley.topic.v1.TopicService.RemoveBinding:output_type -> parley.topic.v1.RemoveBindingResponse
+	25, // [25:36] is the sub-list for method output_type
+	14, // [14:25] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_parley_topic_v1_topic_service_proto_init() }
@@ -1489,7 +1689,7 @@ func file_parley_topic_v1_topic_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_topic_v1_topic_service_proto_rawDesc), len(file_parley_topic_v1_topic_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   22,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -48,6 +48,9 @@ const (
 	TopicServiceRecommendModeProcedure = "/parley.topic.v1.TopicService/RecommendMode"
 	// TopicServicePublishProcedure is the fully-qualified name of the TopicService's Publish RPC.
 	TopicServicePublishProcedure = "/parley.topic.v1.TopicService/Publish"
+	// TopicServiceGetProducerProcedure is the fully-qualified name of the TopicService's GetProducer
+	// RPC.
+	TopicServiceGetProducerProcedure = "/parley.topic.v1.TopicService/GetProducer"
 	// TopicServiceGetMessageStatusProcedure is the fully-qualified name of the TopicService's
 	// GetMessageStatus RPC.
 	TopicServiceGetMessageStatusProcedure = "/parley.topic.v1.TopicService/GetMessageStatus"
@@ -77,6 +80,9 @@ type TopicServiceClient interface {
 	// Publish stores messages. They are on stable storage when it answers. A topic that
 	// does not exist is made as a queue if the caller may make topics.
 	Publish(context.Context, *v1.PublishRequest) (*v1.PublishResponse, error)
+	// GetProducer returns which requests of a producer are remembered. It needs the role that
+	// Publish needs. A producer that has published nothing, or has been forgotten, has none.
+	GetProducer(context.Context, *v1.GetProducerRequest) (*v1.GetProducerResponse, error)
 	// GetMessageStatus says who has acknowledged a message and who has not.
 	GetMessageStatus(context.Context, *v1.GetMessageStatusRequest) (*v1.GetMessageStatusResponse, error)
 	// ListBindings returns a topic's bindings.
@@ -137,6 +143,13 @@ func NewTopicServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(topicServiceMethods.ByName("Publish")),
 			connect.WithClientOptions(opts...),
 		),
+		getProducer: connect.NewClient[v1.GetProducerRequest, v1.GetProducerResponse](
+			httpClient,
+			baseURL+TopicServiceGetProducerProcedure,
+			connect.WithSchema(topicServiceMethods.ByName("GetProducer")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		getMessageStatus: connect.NewClient[v1.GetMessageStatusRequest, v1.GetMessageStatusResponse](
 			httpClient,
 			baseURL+TopicServiceGetMessageStatusProcedure,
@@ -174,6 +187,7 @@ type topicServiceClient struct {
 	deleteTopic      *connect.Client[v1.DeleteTopicRequest, v1.DeleteTopicResponse]
 	recommendMode    *connect.Client[v1.RecommendModeRequest, v1.RecommendModeResponse]
 	publish          *connect.Client[v1.PublishRequest, v1.PublishResponse]
+	getProducer      *connect.Client[v1.GetProducerRequest, v1.GetProducerResponse]
 	getMessageStatus *connect.Client[v1.GetMessageStatusRequest, v1.GetMessageStatusResponse]
 	listBindings     *connect.Client[v1.ListBindingsRequest, v1.ListBindingsResponse]
 	setBinding       *connect.Client[v1.SetBindingRequest, v1.SetBindingResponse]
@@ -234,6 +248,15 @@ func (c *topicServiceClient) Publish(ctx context.Context, req *v1.PublishRequest
 	return nil, err
 }
 
+// GetProducer calls parley.topic.v1.TopicService.GetProducer.
+func (c *topicServiceClient) GetProducer(ctx context.Context, req *v1.GetProducerRequest) (*v1.GetProducerResponse, error) {
+	response, err := c.getProducer.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // GetMessageStatus calls parley.topic.v1.TopicService.GetMessageStatus.
 func (c *topicServiceClient) GetMessageStatus(ctx context.Context, req *v1.GetMessageStatusRequest) (*v1.GetMessageStatusResponse, error) {
 	response, err := c.getMessageStatus.CallUnary(ctx, connect.NewRequest(req))
@@ -286,6 +309,9 @@ type TopicServiceHandler interface {
 	// Publish stores messages. They are on stable storage when it answers. A topic that
 	// does not exist is made as a queue if the caller may make topics.
 	Publish(context.Context, *v1.PublishRequest) (*v1.PublishResponse, error)
+	// GetProducer returns which requests of a producer are remembered. It needs the role that
+	// Publish needs. A producer that has published nothing, or has been forgotten, has none.
+	GetProducer(context.Context, *v1.GetProducerRequest) (*v1.GetProducerResponse, error)
 	// GetMessageStatus says who has acknowledged a message and who has not.
 	GetMessageStatus(context.Context, *v1.GetMessageStatusRequest) (*v1.GetMessageStatusResponse, error)
 	// ListBindings returns a topic's bindings.
@@ -342,6 +368,13 @@ func NewTopicServiceHandler(svc TopicServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(topicServiceMethods.ByName("Publish")),
 		connect.WithHandlerOptions(opts...),
 	)
+	topicServiceGetProducerHandler := connect.NewUnaryHandlerSimple(
+		TopicServiceGetProducerProcedure,
+		svc.GetProducer,
+		connect.WithSchema(topicServiceMethods.ByName("GetProducer")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	topicServiceGetMessageStatusHandler := connect.NewUnaryHandlerSimple(
 		TopicServiceGetMessageStatusProcedure,
 		svc.GetMessageStatus,
@@ -382,6 +415,8 @@ func NewTopicServiceHandler(svc TopicServiceHandler, opts ...connect.HandlerOpti
 			topicServiceRecommendModeHandler.ServeHTTP(w, r)
 		case TopicServicePublishProcedure:
 			topicServicePublishHandler.ServeHTTP(w, r)
+		case TopicServiceGetProducerProcedure:
+			topicServiceGetProducerHandler.ServeHTTP(w, r)
 		case TopicServiceGetMessageStatusProcedure:
 			topicServiceGetMessageStatusHandler.ServeHTTP(w, r)
 		case TopicServiceListBindingsProcedure:
@@ -421,6 +456,10 @@ func (UnimplementedTopicServiceHandler) RecommendMode(context.Context, *v1.Recom
 
 func (UnimplementedTopicServiceHandler) Publish(context.Context, *v1.PublishRequest) (*v1.PublishResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.topic.v1.TopicService.Publish is not implemented"))
+}
+
+func (UnimplementedTopicServiceHandler) GetProducer(context.Context, *v1.GetProducerRequest) (*v1.GetProducerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.topic.v1.TopicService.GetProducer is not implemented"))
 }
 
 func (UnimplementedTopicServiceHandler) GetMessageStatus(context.Context, *v1.GetMessageStatusRequest) (*v1.GetMessageStatusResponse, error) {

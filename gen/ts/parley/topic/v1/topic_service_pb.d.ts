@@ -5,6 +5,7 @@
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Binding, CompletionMode, Preset, Role, Topic, TopicConfig, TopicMessage } from "./topic_pb.js";
+import type { Timestamp } from "@bufbuild/protobuf/wkt";
 
 /**
  * Describes the file parley/topic/v1/topic_service.proto.
@@ -331,7 +332,8 @@ export declare const PublishRequestSchema: GenMessage<PublishRequest>;
  */
 export declare type Producer = Message<"parley.topic.v1.Producer"> & {
   /**
-   * Name of the publisher, its own in the topic: two at a time must not share it.
+   * Name of the publisher, its own in the topic. Two at a time must not share it: the second
+   * request with a number is refused.
    *
    * @generated from field: string id = 1;
    */
@@ -339,8 +341,10 @@ export declare type Producer = Message<"parley.topic.v1.Producer"> & {
 
   /**
    * Number of the request, from 1, one more for each. A repetition has the same number
-   * and messages. The last 64 numbers of each publisher are remembered; older ones are
-   * refused with PRODUCER_NUMBER_TOO_OLD.
+   * and messages. Other messages under the number are refused with PRODUCER_NUMBER_REUSED, and
+   * nothing is stored. The last 64 numbers of each publisher are remembered; older ones are
+   * refused with PRODUCER_NUMBER_TOO_OLD. A publisher that restarts continues behind the
+   * last_number of GetProducer, or takes another id.
    *
    * @generated from field: int64 number = 2;
    */
@@ -413,6 +417,95 @@ export declare type PublishResult = Message<"parley.topic.v1.PublishResult"> & {
  * Use `create(PublishResultSchema)` to create a new message.
  */
 export declare const PublishResultSchema: GenMessage<PublishResult>;
+
+/**
+ * GetProducerRequest names a producer.
+ *
+ * @generated from message parley.topic.v1.GetProducerRequest
+ */
+export declare type GetProducerRequest = Message<"parley.topic.v1.GetProducerRequest"> & {
+  /**
+   * The topic.
+   *
+   * @generated from field: string topic = 1;
+   */
+  topic: string;
+
+  /**
+   * The producer's id.
+   *
+   * @generated from field: string producer = 2;
+   */
+  producer: string;
+};
+
+/**
+ * Describes the message parley.topic.v1.GetProducerRequest.
+ * Use `create(GetProducerRequestSchema)` to create a new message.
+ */
+export declare const GetProducerRequestSchema: GenMessage<GetProducerRequest>;
+
+/**
+ * GetProducerResponse holds what is remembered of a producer.
+ *
+ * @generated from message parley.topic.v1.GetProducerResponse
+ */
+export declare type GetProducerResponse = Message<"parley.topic.v1.GetProducerResponse"> & {
+  /**
+   * The highest number that is stored, 0 if none is remembered. Requests that are under way may
+   * be stored behind it.
+   *
+   * @generated from field: int64 last_number = 1;
+   */
+  lastNumber: bigint;
+
+  /**
+   * The highest numbers that are stored, ascending, up to 64.
+   *
+   * @generated from field: repeated parley.topic.v1.StoredNumber numbers = 2;
+   */
+  numbers: StoredNumber[];
+};
+
+/**
+ * Describes the message parley.topic.v1.GetProducerResponse.
+ * Use `create(GetProducerResponseSchema)` to create a new message.
+ */
+export declare const GetProducerResponseSchema: GenMessage<GetProducerResponse>;
+
+/**
+ * StoredNumber is a request of a producer that is stored.
+ *
+ * @generated from message parley.topic.v1.StoredNumber
+ */
+export declare type StoredNumber = Message<"parley.topic.v1.StoredNumber"> & {
+  /**
+   * Its number.
+   *
+   * @generated from field: int64 number = 1;
+   */
+  number: bigint;
+
+  /**
+   * How many messages it had.
+   *
+   * @generated from field: int32 messages = 2;
+   */
+  messages: number;
+
+  /**
+   * When it was stored.
+   *
+   * @generated from field: google.protobuf.Timestamp publish_time = 3;
+   */
+  publishTime?: Timestamp | undefined;
+};
+
+/**
+ * Describes the message parley.topic.v1.StoredNumber.
+ * Use `create(StoredNumberSchema)` to create a new message.
+ */
+export declare const StoredNumberSchema: GenMessage<StoredNumber>;
 
 /**
  * GetMessageStatusRequest names a message.
@@ -716,6 +809,17 @@ export declare const TopicService: GenService<{
     methodKind: "unary";
     input: typeof PublishRequestSchema;
     output: typeof PublishResponseSchema;
+  },
+  /**
+   * GetProducer returns which requests of a producer are remembered. It needs the role that
+   * Publish needs. A producer that has published nothing, or has been forgotten, has none.
+   *
+   * @generated from rpc parley.topic.v1.TopicService.GetProducer
+   */
+  getProducer: {
+    methodKind: "unary";
+    input: typeof GetProducerRequestSchema;
+    output: typeof GetProducerResponseSchema;
   },
   /**
    * GetMessageStatus says who has acknowledged a message and who has not.
