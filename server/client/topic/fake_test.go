@@ -33,7 +33,7 @@ type fake struct {
 	mu         sync.Mutex
 	changed    chan struct{} // closed with each change
 	messages   []*topic.Message
-	numbers    map[int64]int64 // first position by number of the request
+	numbers    map[numberOf]int64 // first position of the request
 	owner      map[int64]string
 	acked      map[int64]bool
 	attempts   map[int64]uint32
@@ -56,10 +56,16 @@ type fake struct {
 	lost   func(call string) bool
 }
 
+// numberOf is a number of a producer.
+type numberOf struct {
+	producer string
+	number   int64
+}
+
 // newFake starts a server that speaks HTTP/2, or only HTTP/1.1.
 func newFake(t *testing.T, old bool) *fake {
 	t.Helper()
-	f := &fake{changed: make(chan struct{}), numbers: map[int64]int64{}, owner: map[int64]string{},
+	f := &fake{changed: make(chan struct{}), numbers: map[numberOf]int64{}, owner: map[int64]string{},
 		acked: map[int64]bool{}, attempts: map[int64]uint32{}, sessions: map[string]bool{}, tokens: map[string]bool{},
 		before: func(string) error { return nil }, lost: func(string) bool { return false }}
 	mux := http.NewServeMux()
@@ -176,11 +182,12 @@ func (f *fake) ackedCount() int { return get(f, func() int { return len(f.acked)
 func (f *fake) Publish(_ context.Context, req *topicv1.PublishRequest) (*topicv1.PublishResponse, error) {
 	res := &topicv1.PublishResponse{}
 	f.do(func() {
-		base, replayed := f.numbers[req.GetProducer().GetNumber()]
+		of := numberOf{req.GetProducer().GetId(), req.GetProducer().GetNumber()}
+		base, replayed := f.numbers[of]
 		if !replayed {
 			f.requests++
 			base = int64(len(f.messages))
-			f.numbers[req.GetProducer().GetNumber()] = base
+			f.numbers[of] = base
 			f.messages = append(f.messages, req.GetMessages()...)
 		}
 		for i := range req.GetMessages() {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"buf.build/go/protovalidate"
@@ -18,17 +19,19 @@ import (
 // ErrClosed is the error of a publisher that was closed.
 var ErrClosed = errors.New("topic: the publisher is closed")
 
+// ErrReplayed is the error of messages of which the server says that an earlier request had stored
+// them, although the publisher had sent none: another process has the publisher's random name. A
+// copy of a process that was stopped has it, for example from a snapshot of its machine.
+var ErrReplayed = errors.New("topic: another publisher has used the number of this request")
+
 var errShortAnswer = errors.New("topic: the answer has fewer results than the request has messages")
 
 // PublisherConfig holds what can be chosen for a publisher. Everything has a default.
 type PublisherConfig struct {
-	// Producer is the name under which requests are numbered; a random one by default. Two
-	// publishers of a topic must not share it at a time.
+	// Producer begins the name under which requests are numbered, up to 91 bytes. Each publisher
+	// adds a random part of its own, so that it never repeats the numbers of another one: of an
+	// earlier process, or of one that runs at the same time with the same configuration.
 	Producer string
-	// Number is that of the first request, 1 by default. Who keeps a name over a restart
-	// continues with the number of the first request that was not answered, and repeats its
-	// messages: what had been stored is not stored again.
-	Number int64
 	// Messages and bytes that are held until they are stored, 10,000 and 32 MiB by default.
 	// Publish waits for room.
 	BufferMessages, BufferBytes int
@@ -42,11 +45,12 @@ type PublisherConfig struct {
 // Publisher sends messages of one topic, in the order in which Publish is called. Messages
 // that come while a request is under way go with the next one, up to 1,000 at a time.
 type Publisher struct {
-	client *Client
-	topic  string
-	cfg    PublisherConfig
-	cancel context.CancelFunc
-	done   chan struct{}
+	client   *Client
+	topic    string
+	producer string // its own
+	cfg      PublisherConfig
+	cancel   context.CancelFunc
+	done     chan struct{}
 
 	restores int // of the server that run knows of
 
@@ -56,22 +60,28 @@ type Publisher struct {
 	closed  bool
 }
 
+// maxProducer leaves room for the random part of a name, which has up to 128 bytes.
+const maxProducer = 128 - 1 - 36
+
 // Publisher makes a publisher of a topic. It works until it is closed.
 func (c *Client) Publisher(topic string, cfg PublisherConfig) (*Publisher, error) {
-	if topic == "" || cfg.Number < 0 || cfg.BufferMessages < 0 || cfg.BufferBytes < 0 {
+	if topic == "" || cfg.BufferMessages < 0 || cfg.BufferBytes < 0 {
 		return nil, errors.New("topic: a publisher needs a topic, and no negative numbers")
 	}
-	if cfg.Number > 1 && cfg.Producer == "" {
-		return nil, errors.New("topic: a number continues that of a named producer")
+	if len(cfg.Producer) > maxProducer {
+		return nil, fmt.Errorf("topic: the producer's name has %d bytes, more than %d", len(cfg.Producer), maxProducer)
 	}
-	cfg.Producer = cmp.Or(cfg.Producer, uuid.NewString())
+	producer := uuid.NewString()
+	if cfg.Producer != "" {
+		producer = cfg.Producer + "-" + producer
+	}
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Publisher{
-		client: c, topic: topic, cfg: cfg, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}),
+		client: c, topic: topic, producer: producer, cfg: cfg, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}),
 		restores: c.shown.restores(),
 		buffer: buffer{maxMessages: cmp.Or(cfg.BufferMessages, 10_000), maxBytes: cmp.Or(cfg.BufferBytes, 32<<20),
-			number: cmp.Or(cfg.Number, 1)},
+			number: 1},
 	}
 	go p.run(ctx)
 	return p, nil
@@ -196,8 +206,8 @@ func (p *Publisher) run(ctx context.Context) {
 
 // send repeats a request until it is answered.
 func (p *Publisher) send(ctx context.Context, r *request) ([]*Result, error) {
-	message, again := r.message(p.topic, p.cfg.Producer), newRetry()
-	for {
+	message, again := r.message(p.topic, p.producer), newRetry()
+	for first := true; ; first = false {
 		if n := p.client.shown.restores(); n != p.restores {
 			p.restores = n
 			p.cfg.Log.Warn("topic: the server was put back to an earlier copy: what was published may be gone")
@@ -206,6 +216,11 @@ func (p *Publisher) send(ctx context.Context, r *request) ([]*Result, error) {
 			}
 		}
 		results, err := p.try(ctx, message)
+		if err == nil && first && slices.ContainsFunc(results, (*Result).GetReplayed) {
+			err = ErrReplayed // final: the messages may be another process's
+			p.cfg.Log.Error("topic: not published", "error", err, "producer", p.producer, "number", r.number)
+			return nil, err
+		}
 		if err == nil {
 			return results, nil
 		}

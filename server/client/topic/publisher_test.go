@@ -143,23 +143,67 @@ func TestPublishIsRefused(t *testing.T) {
 	testkit.Equal(t, "stored", get(f, func() int { return len(f.messages) }), 1)
 }
 
-// A publisher that continues another one's numbers repeats its requests.
-func TestPublishContinues(t *testing.T) {
+// Publishers with one name never share numbers: not after a restart, and not at the same time. Each
+// message is stored once, and the answer says so.
+func TestPublishersShareAName(t *testing.T) {
 	f := newFake(t, false)
-	first := newPublisher(t, f, topic.PublisherConfig{Producer: "p"})
-	_, err := first.Publish(t.Context(), numbered(2)...)
-	testkit.Must(t, err)
-	testkit.Must(t, first.Close(t.Context()))
-	last := get(f, func() int64 { return int64(len(f.numbers)) })
-	second := newPublisher(t, f, topic.PublisherConfig{Producer: "p", Number: last})
-	results, err := second.Publish(t.Context(), numbered(1)...)
-	testkit.Must(t, err)
-	if !results[0].GetReplayed() {
-		t.Error("the request was stored again")
+	var all []*topic.Publisher
+	for range 3 { // the first two at the same time, the third behind a restart of the first
+		all = append(all, newPublisher(t, f, topic.PublisherConfig{Producer: "billing-service"}))
+		if len(all) == 3 {
+			testkit.Must(t, all[0].Close(t.Context()))
+			all[0], all = all[2], all[:2]
+		}
+		for i, p := range all {
+			for n := range 3 {
+				results, err := p.Publish(t.Context(), &topic.Message{Payload: fmt.Appendf(nil, "%d invoice %d", i, n)})
+				testkit.Must(t, err)
+				testkit.Equal(t, "replayed", results[0].GetReplayed(), false)
+			}
+		}
 	}
-	if _, err := f.dial(t, false).Publisher("t", topic.PublisherConfig{Number: 5}); err == nil {
-		t.Error("a number of nobody's")
+	testkit.Equal(t, "stored", get(f, func() int { return len(f.messages) }), 3+6+6)
+	names := get(f, func() (names map[string]bool) {
+		names = map[string]bool{}
+		for id := range f.numbers {
+			names[id.producer] = true
+			if !strings.HasPrefix(id.producer, "billing-service-") || len(id.producer) > 128 {
+				t.Errorf("the name is %q", id.producer)
+			}
+		}
+		return names
+	})
+	testkit.Equal(t, "names", len(names), 3)
+	_, err := f.dial(t, false).Publisher("t", topic.PublisherConfig{Producer: strings.Repeat("x", 92)})
+	if err == nil || !strings.Contains(err.Error(), "91") {
+		t.Error("a name without room for the random part:", err)
 	}
+}
+
+// producer is the name of the only publisher; the caller holds the lock.
+func producer(f *fake) (name string) {
+	for id := range f.numbers {
+		name = id.producer
+	}
+	return name
+}
+
+// A number that is stored before the publisher has sent it is another process's: its messages are
+// not taken for stored.
+func TestReplayedAtTheFirstTry(t *testing.T) {
+	f := newFake(t, false)
+	p := newPublisher(t, f, topic.PublisherConfig{})
+	_, err := p.Publish(t.Context(), numbered(1)...)
+	testkit.Must(t, err)
+	f.do(func() { // a copy of the process has sent the next number
+		f.numbers[numberOf{producer(f), 2}] = 0
+	})
+	if _, err := p.Publish(t.Context(), numbered(1)...); !errors.Is(err, topic.ErrReplayed) {
+		t.Errorf("the publish ends with %v", err)
+	}
+	results, err := p.Publish(t.Context(), numbered(1)...)
+	testkit.Must(t, err)
+	testkit.Equal(t, "position of the next", results[0].GetPosition(), 1)
 }
 
 // An access token that is refused is replaced; if the next one is too, that is the error.

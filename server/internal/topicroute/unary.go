@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"connectrpc.com/connect"
 
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/internal/topicapi"
 	"github.com/parley-chat/parley/server/store"
 )
@@ -29,9 +31,11 @@ func (r *Router) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 func (r *Router) call(
 	ctx context.Context, slot int, req connect.AnyRequest, next connect.UnaryFunc,
 ) (res connect.AnyResponse, err error) {
+	repeats := false
 	err = r.until(ctx, patienceOf(req.Any()), func(ctx context.Context) (err error) {
 		res, err = r.once(ctx, slot, req, next)
 		if errors.Is(err, store.ErrAmbiguous) && ctx.Err() == nil && repeatable(req.Any()) {
+			repeats = true
 			return fmt.Errorf("%w: %w", errNoOwner, err)
 		}
 		return err
@@ -39,7 +43,34 @@ func (r *Router) call(
 	if err != nil {
 		return nil, err
 	}
+	if repeats {
+		return asFirst(res)
+	}
 	return res, nil
+}
+
+// asFirst is the answer of a publish that the router has repeated, as that of its first try. It is not
+// known which try has stored the messages. To the client the request is one, and a client that
+// has made it once would take replayed for another producer's use of its number.
+func asFirst(res connect.AnyResponse) (connect.AnyResponse, error) {
+	m := res.Any()
+	if e, ok := m.(*encoded); ok {
+		decoded, err := e.decode()
+		if err != nil {
+			return nil, err
+		}
+		m = decoded
+	}
+	published, ok := m.(*topicv1.PublishResponse)
+	if !ok {
+		return nil, fmt.Errorf("topicroute: %T is no answer of a publish", m)
+	}
+	for _, x := range published.GetResults() {
+		x.Replayed = false
+	}
+	out := connect.NewResponse(published)
+	maps.Copy(out.Header(), res.Header())
+	return out, nil
 }
 
 func (r *Router) once(
