@@ -77,18 +77,13 @@ func BenchmarkAppend(b *testing.B) {
 				})
 			})
 		}
-		b.Run(fmt.Sprintf("publishers=%d/producer", publishers), func(b *testing.B) {
-			log, s := openDir(b, b.TempDir(), time.Now)
-			defer s.Close()
-			var number atomic.Int64
-			list := someMessages(1)
-			measure(b, publishers, 1, func() error {
-				n := number.Add(1)
-				p := commitlog.Producer{ID: fmt.Sprint("producer ", n%int64(publishers)), Number: n}
-				_, err := log.Append(b.Context(), []commitlog.Append{{Partition: home, Messages: list, Producer: p}})
-				return err
-			})
-		})
+		for _, count := range []int{1, 100} {
+			for _, spread := range []bool{false, true} { // the number has another partition than the messages
+				b.Run(fmt.Sprintf("publishers=%d/producer/messages=%d/spread=%v", publishers, count, spread), func(b *testing.B) {
+					benchmarkNumbered(b, publishers, count, spread)
+				})
+			}
+		}
 		b.Run(fmt.Sprintf("publishers=%d/row", publishers), func(b *testing.B) {
 			_, s := openDir(b, b.TempDir(), time.Now)
 			defer s.Close()
@@ -114,6 +109,25 @@ func BenchmarkAppend(b *testing.B) {
 			}
 			return f.Sync()
 		})
+	})
+}
+
+func benchmarkNumbered(b *testing.B, publishers, count int, spread bool) {
+	log, s := openDir(b, b.TempDir(), time.Now)
+	defer s.Close()
+	var number atomic.Int64
+	list := someMessages(count)
+	measure(b, publishers, count, func() error {
+		n := number.Add(1)
+		a := commitlog.Append{Partition: home, Messages: list, Request: commitlog.HashOf(list),
+			Producer: commitlog.Producer{ID: fmt.Sprint("producer ", n%int64(publishers)), Number: n}}
+		appends := []commitlog.Append{a}
+		if a.Messages = nil; spread {
+			a.Partition.Number++
+			appends = append(appends, a)
+		}
+		_, err := log.Append(b.Context(), appends)
+		return err
 	})
 }
 
