@@ -74,7 +74,7 @@ engines-down:
 explore schedules="1000000":
     PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run 'TestSchedules$' -v ./server/chat/explorer
     PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run 'TestSchedules$' -v ./server/delivery/explorer
-    PARLEY_TOPIC_OPERATIONS={{schedules}} go test -count=1 -timeout 60m -run 'TestModel$' -v ./server/topic/partition
+    PARLEY_TOPIC_OPERATIONS={{schedules}} go test -count=1 -timeout 60m -run 'TestModel$' -v ./server/topic/internal/machine
     PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run 'TestSchedules$' -v ./server/kafka/group
 
 # Kill the server under load and check what is left: 20 times in each test by default, or just kill 60s.

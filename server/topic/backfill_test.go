@@ -13,7 +13,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/topic/partition"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -384,7 +384,7 @@ func TestBackfillWaitsForMembers(t *testing.T) {
 			Limits: &topicv1.BackfillLimits{Batch: 100}})
 		time.Sleep(time.Minute)
 		l := x.topics.Opened(x.catalog.Topic("t").Number)
-		l.Parts[0].Do(func(machine *partition.Partition) {
+		l.Parts[0].Do(func(machine *machine.Machine) {
 			if h := machine.Group("g").History(); h.Allowed != 100 || h.Untaken != 5000 {
 				t.Errorf("after a minute: %+v", h)
 			}

@@ -5,9 +5,9 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/refusal"
 	"github.com/parley-chat/parley/server/topic/settings"
 )
@@ -79,7 +79,7 @@ func (s *Service) change(
 	}
 	if v.Config.GetPausePins() != config.GetPausePins() {
 		for _, g := range l.Groups() {
-			_ = g.Do(func(_ int, h *partition.Group) error {
+			_ = g.Do(func(_ int, h *machine.GroupState) error {
 				c := *h.Config()
 				c.HoldsPaused = config.GetPausePins()
 				h.Configure(c)

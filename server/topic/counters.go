@@ -1,9 +1,9 @@
 package topic
 
 import (
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
-	"github.com/parley-chat/parley/server/topic/partition"
 )
 
 // Counters returns the counters.
@@ -36,7 +36,7 @@ func (s *Service) LargestBacklog() (most int64) {
 				continue
 			}
 			for _, p := range l.Parts {
-				p.Do(func(m *partition.Partition) {
+				p.Do(func(m *machine.Machine) {
 					if h := m.Group(g.Name()); h != nil {
 						_, end := m.Bounds()
 						most = max(most, end-h.Floor())

@@ -15,8 +15,8 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -220,7 +220,7 @@ func TestSubscriptionsAreCleanedUp(t *testing.T) {
 			t.Errorf("%d cursors of the group whose one was left behind", n)
 		}
 		// What is there for a dead group that was not released yet keeps it.
-		x.topics.Opened(x.catalog.Topic("t").Number).Parts[0].Do(func(m *partition.Partition) {
+		x.topics.Opened(x.catalog.Topic("t").Number).Parts[0].Do(func(m *machine.Machine) {
 			g := m.Group("holds")
 			if _, err := g.Resurrect(true); err != nil {
 				t.Error(err)

@@ -14,8 +14,8 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/refusal"
 	"github.com/parley-chat/parley/server/topic/session"
 	"github.com/parley-chat/parley/server/topic/settings"
@@ -210,7 +210,7 @@ func TestOverdueLeaseIsSeen(t *testing.T) {
 		x.publish("t", 0, 1)
 		overdue := func() time.Duration { return time.Duration(x.Counters().Gauges.Overdue.Load()) }
 		for _, l := range x.topics.All() {
-			l.Parts[0].Do(func(m *partition.Partition) { // no session knows of it: no timer is set
+			l.Parts[0].Do(func(m *machine.Machine) { // no session knows of it: no timer is set
 				pieces, _ := m.Group("g").Next(time.Now(), 1, nil)
 				testkit.Equal(t, "messages handed out", len(pieces), 1)
 			})
@@ -439,7 +439,7 @@ func TestMonitors(t *testing.T) {
 			t.Error(s)
 		}
 		x.subscribe("none", "now", nil)
-		x.topics.Opened(x.catalog.Topic("none").Number).Parts[0].Do(func(m *partition.Partition) {
+		x.topics.Opened(x.catalog.Topic("none").Number).Parts[0].Do(func(m *machine.Machine) {
 			if err := m.Group("now").Die(); err != nil {
 				t.Error(err)
 			}

@@ -8,8 +8,8 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/live"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/publish"
 	"github.com/parley-chat/parley/server/topic/refusal"
 	"github.com/parley-chat/parley/server/topic/settings"
@@ -113,9 +113,9 @@ func (s *Service) MessageStatus(
 	if err != nil {
 		return nil, err
 	}
-	var status partition.Status
+	var status machine.Status
 	var start, end int64
-	l.Parts[n].Do(func(m *partition.Partition) {
+	l.Parts[n].Do(func(m *machine.Machine) {
 		if start, end = m.Bounds(); position >= start && position < end {
 			status = m.Status(position)
 		}

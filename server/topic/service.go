@@ -23,12 +23,12 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/topic/backfill"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/jobs"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
 	"github.com/parley-chat/parley/server/topic/operate"
 	"github.com/parley-chat/parley/server/topic/owner"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/publish"
 	"github.com/parley-chat/parley/server/topic/session"
 	"github.com/parley-chat/parley/server/topic/source"
@@ -118,7 +118,7 @@ func (s *Service) compose() {
 		Store: cfg.Store, Sources: s.sources, Flusher: s.flusher, Memory: s.memory, Logger: cfg.Logger, Clock: cfg.Clock,
 		Steady: func() time.Time { return start.Add(time.Since(begin)) },
 		Queue:  func(ctx context.Context, l *live.Topic) error { return s.subscriptions.BeginQueue(ctx, l) },
-		Letters: func(t *catalog.Topic, g *session.Group, part int, letters []partition.Letter) {
+		Letters: func(t *catalog.Topic, g *session.Group, part int, letters []machine.Undeliverable) {
 			s.jobs.Letters(t, g, part, letters)
 		},
 		Watch:  func() { s.jobs.Watch() },

@@ -10,7 +10,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/topic/catalog"
-	"github.com/parley-chat/parley/server/topic/partition"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/refusal"
 	"github.com/parley-chat/parley/server/topic/settings"
 )
@@ -124,7 +124,7 @@ func (s *Service) Topic(ctx context.Context, c Caller, name string) (*topicv1.To
 	defer t.Lock.RUnlock()
 	d := s.describe(t, nil)
 	for n, p := range l.Parts {
-		p.Do(func(m *partition.Partition) {
+		p.Do(func(m *machine.Machine) {
 			start, end := m.Bounds()
 			d.Partitions = append(d.Partitions, &topicv1.PartitionBounds{
 				Partition: int32(n), Start: start, End: end, Watermark: m.Watermark(),

@@ -193,15 +193,14 @@ var bounds = []bound{
 	},
 	{
 		"server/topic/owner", []string{"server/topic/catalog", "server/commitlog", "server/topic/fence",
-			"server/topic/filter",
-			"server/topic/lifecycle", "server/topic/partition", "server/topic/refusal", "server/store", "server/store/table",
+			"server/topic/lifecycle", "server/topic/internal/machine", "server/topic/refusal", "server/store", "server/store/table",
 			"server/wait", "gen/..."},
 		"who owns a partition knows no session",
 	},
 	{
 		"server/topic/operate", []string{"server/topic/catalog", "server/commitlog", "server/topic/jobs",
-			"server/topic/lifecycle", "server/topic/live", "server/topic/owner", "server/topic/partition",
-			"server/topic/positions", "server/topic/refusal", "server/topic/settings", "server/topic/subscription",
+			"server/topic/lifecycle", "server/topic/live", "server/topic/owner", "server/topic/internal/machine",
+			"server/topic/refusal", "server/topic/settings", "server/topic/subscription",
 			"server/store/table", "server/wait", "gen/..."},
 		"what operators do knows no transport, and not the calls of everybody",
 	},
@@ -217,20 +216,20 @@ var bounds = []bound{
 	},
 	{
 		"server/topic/workingset", []string{"server/topic/catalog", "server/commitlog", "server/topic/lifecycle",
-			"server/topic/live", "server/topic/owner", "server/topic/partition", "server/topic/refusal",
+			"server/topic/live", "server/topic/owner", "server/topic/internal/machine", "server/topic/refusal",
 			"server/topic/session", "server/topic/settings", "server/topic/source", "server/store", "server/wait", "gen/..."},
 		"what is in use knows neither changes nor callers",
 	},
 	{
 		"server/topic/subscription", []string{"server/topic/catalog", "server/topic/lifecycle", "server/topic/live",
-			"server/topic/owner", "server/topic/partition", "server/topic/refusal", "server/topic/session",
+			"server/topic/owner", "server/topic/internal/machine", "server/topic/refusal", "server/topic/session",
 			"server/topic/settings", "server/topic/source", "server/topic/workingset", "server/store",
 			"server/store/table", "gen/..."},
 		"what a change is knows no caller",
 	},
 	{
 		"server/topic/backfill", []string{"server/pace", "server/topic/catalog", "server/topic/lifecycle",
-			"server/topic/live", "server/topic/owner", "server/topic/partition", "server/topic/refusal", "server/wait",
+			"server/topic/live", "server/topic/owner", "server/topic/internal/machine", "server/topic/refusal", "server/wait",
 			"gen/..."},
 		"a backfill knows rows and machines, and not who asks for one",
 	},
@@ -241,7 +240,7 @@ var bounds = []bound{
 	},
 	{
 		"server/topic/letters", []string{"server/topic/catalog", "server/commitlog", "server/topic/lifecycle",
-			"server/topic/live", "server/topic/partition", "server/topic/settings", "gen/..."},
+			"server/topic/live", "server/topic/internal/machine", "server/topic/settings", "gen/..."},
 		"the way back of a message knows topics in use, and neither rows nor who asks",
 	},
 	{
@@ -274,11 +273,9 @@ var bounds = []bound{
 		"the broker of earlier releases knows its files, and nothing of Parley's rules",
 	},
 	{
-		"server/topic/partition/...",
-		[]string{"server/topic/partition/...", "server/commitlog", "server/topic/filter", "server/topic/positions"},
+		"server/topic/internal/machine", []string{"server/commitlog", "gen/..."},
 		"the machine knows batches and filters, and neither stores nor clocks",
 	},
-	{"server/topic/positions", nil, "sets of numbers"},
 	{"server/kafka/group", nil, "groups know rows as bytes, and neither the store nor the log"},
 	{
 		"server/move", []string{"server/durable", "server/store", "server/store/table", "server/commitlog"},
@@ -286,7 +283,7 @@ var bounds = []bound{
 	},
 	{
 		"server/topic/moved", []string{"server/store", "server/store/table", "server/topic/catalog", "server/commitlog",
-			"server/topic/partition/cursor", "server/topic/positions", "server/topic/settings", "gen/..."},
+			"server/topic/internal/machine", "server/topic/settings", "gen/..."},
 		"what a place makes of the rows of topics is the same whatever the engine",
 	},
 	{"server/kafka/serve", []string{"server/kafka"}, "requests are answered without knowing listeners, groups or stores"},
@@ -381,7 +378,6 @@ var bounds = []bound{
 		"a read model knows events and rows",
 	},
 	{"server/lease", []string{"server/store", "server/store/table"}, "leases know nothing of what is leased"},
-	{"server/topic/filter", []string{"gen/..."}, "a filter knows the contract's clauses"},
 	{
 		"workers/eventquery", []string{"server/check/derive", "server/event", "server/store", "server/store/outbox",
 			"server/store/table"},

@@ -79,7 +79,7 @@ func SubscriptionFrom(it store.Item) Subscription {
 // of the topic with the partition, and group with generation.
 type Cursor struct {
 	Epoch int64  // of the process that wrote it; a later one's is not overwritten
-	State []byte // as package partition writes it
+	State []byte // as the state machine of topics writes it
 	At    int64  // unix ms
 	// MovedAt is when its floor moved last, unix ms.
 	MovedAt int64

@@ -2,7 +2,7 @@
 // before it, and lets them go as fast as those who publish do not suffer.
 //
 // It owns when a backfill starts and ends, its row, how much is let go when, and what is
-// said about it. What a backfill is for messages is package partition's; who may ask for
+// said about it. What a backfill is for messages is package machine's; who may ask for
 // one its caller's.
 //
 // The machines' cursors have which messages are left, and are durable before the row says
@@ -29,9 +29,9 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/pace"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/live"
 	"github.com/parley-chat/parley/server/topic/owner"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -157,10 +157,10 @@ func (r *Runner) note(ctx context.Context, l *live.Topic, group string, b *topic
 }
 
 // histories returns how far a group is in each partition.
-func histories(l *live.Topic, group string) []partition.History {
-	list := make([]partition.History, len(l.Parts))
+func histories(l *live.Topic, group string) []machine.History {
+	list := make([]machine.History, len(l.Parts))
 	for n, p := range l.Parts {
-		p.Do(func(m *partition.Partition) {
+		p.Do(func(m *machine.Machine) {
 			if g := m.Group(group); g != nil {
 				list[n] = g.History()
 			}
@@ -169,7 +169,7 @@ func histories(l *live.Topic, group string) []partition.History {
 	return list
 }
 
-func leftOf(list []partition.History) (left int64) {
+func leftOf(list []machine.History) (left int64) {
 	for i := range list {
 		left += list[i].Left
 	}
@@ -216,7 +216,7 @@ func (r *Runner) Resume(l *live.Topic, sub *catalog.Subscription) error {
 	}
 	runs := b.GetStatus() == inProgress || b.GetStatus() == failed
 	for _, p := range l.Parts {
-		p.Do(func(m *partition.Partition) {
+		p.Do(func(m *machine.Machine) {
 			g := m.Group(sub.Group)
 			if g == nil || g.History().Number == 0 || runs && g.History().Number == b.GetNumber() {
 				return

@@ -8,7 +8,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/topic/catalog"
-	"github.com/parley-chat/parley/server/topic/partition"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/wait"
 )
 
@@ -101,7 +101,7 @@ func (r *Runner) step(ctx context.Context, t *task, p95 time.Duration) time.Dura
 
 // release lets the next messages go, if it is time, in the partitions that have handed out
 // what they may. It reports whether it did.
-func (r *Runner) release(t *task, list []partition.History, p95 time.Duration) bool {
+func (r *Runner) release(t *task, list []machine.History, p95 time.Duration) bool {
 	most := make([]int64, len(list))
 	var sum int64
 	for i := range list {
@@ -127,7 +127,7 @@ func (r *Runner) release(t *task, list []partition.History, p95 time.Duration) b
 	g := t.l.Group(t.group)
 	for i, share := range split(n, most) {
 		if share > 0 && g != nil {
-			_ = g.DoIn(i, func(h *partition.Group) error { // it has no error of its own
+			_ = g.DoIn(i, func(h *machine.GroupState) error { // it has no error of its own
 				if h.History().Number == t.row.GetNumber() {
 					h.Allow(share)
 				}
@@ -210,7 +210,7 @@ func (r *Runner) settle(ctx context.Context, t *task, why string) time.Duration 
 // hold lets nothing more go.
 func (r *Runner) hold(t *task) {
 	if g := t.l.Group(t.group); g != nil {
-		_ = g.Do(func(_ int, h *partition.Group) error { // it has no error of its own
+		_ = g.Do(func(_ int, h *machine.GroupState) error { // it has no error of its own
 			h.Allow(-h.History().Allowed)
 			return nil
 		})
@@ -223,7 +223,7 @@ func (r *Runner) finish(t *task) error {
 	if g == nil {
 		return nil
 	}
-	return g.Do(func(_ int, h *partition.Group) error {
+	return g.Do(func(_ int, h *machine.GroupState) error {
 		h.FinishBackfill()
 		return nil
 	})

@@ -8,9 +8,9 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -88,7 +88,7 @@ func (r *Runner) begin(ctx context.Context, l *live.Topic, sub *catalog.Subscrip
 			return err
 		}
 		from[n] = position
-		p.Do(func(m *partition.Partition) {
+		p.Do(func(m *machine.Machine) {
 			if g := m.Group(sub.Group); g != nil {
 				wanted[n] = g.Wanted(position, all)
 			}
@@ -100,8 +100,8 @@ func (r *Runner) begin(ctx context.Context, l *live.Topic, sub *catalog.Subscrip
 	}
 	shares := split(most, wanted)
 	var got, sum int64
-	err := l.Group(sub.Group).Do(func(n int, h *partition.Group) error {
-		given, err := h.BeginBackfill(partition.Backfill{
+	err := l.Group(sub.Group).Do(func(n int, h *machine.GroupState) error {
+		given, err := h.BeginBackfill(machine.Backfill{
 			Number: b.GetNumber(), From: from[n], All: all, Limit: shares[n],
 		})
 		got, sum = got+given, sum+wanted[n]
@@ -129,7 +129,7 @@ func (r *Runner) undo(ctx context.Context, l *live.Topic, sub *catalog.Subscript
 		return why
 	}
 	if g := l.Group(sub.Group); g != nil {
-		err = g.Do(func(_ int, h *partition.Group) error {
+		err = g.Do(func(_ int, h *machine.GroupState) error {
 			h.EndBackfill()
 			return nil
 		})
@@ -163,7 +163,7 @@ func (r *Runner) Cancel(ctx context.Context, l *live.Topic, sub *catalog.Subscri
 	if g == nil {
 		return nil
 	}
-	return g.Do(func(_ int, h *partition.Group) error {
+	return g.Do(func(_ int, h *machine.GroupState) error {
 		h.EndBackfill()
 		return nil
 	})

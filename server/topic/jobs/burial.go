@@ -13,9 +13,9 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/letters"
 	"github.com/parley-chat/parley/server/topic/live"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -38,7 +38,7 @@ type burial struct {
 
 // some stores the first of some letters in one write, and returns how many are done with.
 // Each has the number of its position, so that after a crash it is stored once more at most.
-func (b *burial) some(ctx context.Context, list []partition.Letter) (n int, err error) {
+func (b *burial) some(ctx context.Context, list []machine.Undeliverable) (n int, err error) {
 	var appends []commitlog.Append
 	for size := 0; n < min(len(list), burialLetters) && size < burialBytes && !(b.single && n > 0); n++ {
 		m, err := b.message(ctx, list[n].Position)
@@ -108,7 +108,7 @@ func (b *burial) lost(position int64, err error) {
 // generation of the group, whatever their names are: all of them may share one topic. After a
 // group was moved back, what fails again has another one than the letter from before, which
 // may be done with.
-func (b *burial) letter(letter partition.Letter, m *topicv1.TopicMessage) commitlog.Append {
+func (b *burial) letter(letter machine.Undeliverable, m *topicv1.TopicMessage) commitlog.Append {
 	headers := map[string]string{
 		letters.HeaderTopic: b.from.Name, letters.HeaderMessage: fmt.Sprintf("%d-%d", b.part, letter.Position),
 		letters.HeaderGroup: b.group.Name(), letters.HeaderAttempts: strconv.Itoa(letter.Attempts),
@@ -150,9 +150,9 @@ func without(headers, others map[string]string) map[string]string {
 }
 
 // buried acknowledges letters that are stored.
-func (b *burial) buried(list []partition.Letter) {
+func (b *burial) buried(list []machine.Undeliverable) {
 	p := b.from.Parts[b.part]
-	p.Do(func(m *partition.Partition) {
+	p.Do(func(m *machine.Machine) {
 		g := m.Group(b.group.Name())
 		if g == nil || g.Config().Generation != b.group.Generation {
 			return

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/topic/catalog"
-	"github.com/parley-chat/parley/server/topic/partition"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/session"
 	"github.com/parley-chat/parley/server/wait"
 )
@@ -23,7 +23,7 @@ type letterJob struct {
 	group   *session.Group
 	topic   *catalog.Topic
 	part    int
-	letters []partition.Letter // that are not stored yet
+	letters []machine.Undeliverable // that are not stored yet
 
 	tries int
 	due   time.Time // of the next try
@@ -31,7 +31,7 @@ type letterJob struct {
 
 // Letters passes letters of a group to the goroutine that stores them. Each message is in
 // one job at most, so the window of the groups bounds them.
-func (j *Jobs) Letters(t *catalog.Topic, g *session.Group, part int, letters []partition.Letter) {
+func (j *Jobs) Letters(t *catalog.Topic, g *session.Group, part int, letters []machine.Undeliverable) {
 	j.queue(&letterJob{group: g, topic: t, part: part, letters: letters})
 	select {
 	case j.written <- struct{}{}:
@@ -120,7 +120,7 @@ func (j *Jobs) tryLetters(ctx context.Context, job *letterJob) error {
 		return err
 	}
 	defer to.Release()
-	slices.SortFunc(job.letters, func(a, b partition.Letter) int { return cmp.Compare(a.Position, b.Position) })
+	slices.SortFunc(job.letters, func(a, b machine.Undeliverable) int { return cmp.Compare(a.Position, b.Position) })
 	b := burial{jobs: j, from: l, to: to, group: g, part: job.part}
 	for len(job.letters) > 0 && err == nil {
 		var n int

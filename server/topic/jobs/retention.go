@@ -10,9 +10,9 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/live"
 	"github.com/parley-chat/parley/server/topic/owner"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/settings"
 	"github.com/parley-chat/parley/server/wait"
 )
@@ -208,7 +208,7 @@ func (j *Jobs) releaseZombies(ctx context.Context, l *live.Topic, n int) error {
 			return err
 		}
 		var from, skipped int64
-		err = g.DoIn(n, func(h *partition.Group) error {
+		err = g.DoIn(n, func(h *machine.GroupState) error {
 			from = h.Floor()
 			skipped = h.Skip(to)
 			return nil
@@ -296,13 +296,13 @@ func (j *Jobs) trimmed(ctx context.Context, l *live.Topic, n int, start, begin, 
 		n, start, begin-1, begin-start, watermark))
 }
 
-func (j *Jobs) limit(p *owner.Partition, cut partition.Cutoffs) (limit, watermark int64) {
-	p.Do(func(m *partition.Partition) { limit, watermark = m.TrimLimit(cut), m.Watermark() })
+func (j *Jobs) limit(p *owner.Partition, cut machine.Cutoffs) (limit, watermark int64) {
+	p.Do(func(m *machine.Machine) { limit, watermark = m.TrimLimit(cut), m.Watermark() })
 	return limit, watermark
 }
 
 // cutoffs are the positions before which a topic's retentions have ended.
-func (j *Jobs) cutoffs(ctx context.Context, l *live.Topic, p *owner.Partition) (c partition.Cutoffs, err error) {
+func (j *Jobs) cutoffs(ctx context.Context, l *live.Topic, p *owner.Partition) (c machine.Cutoffs, err error) {
 	config, now := l.View().Config, j.cfg.Clock()
 	for _, x := range []struct {
 		to  *int64

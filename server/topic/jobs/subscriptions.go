@@ -9,9 +9,9 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/session"
 )
 
@@ -76,7 +76,7 @@ func holds(l *live.Topic, group string) bool {
 	}
 	for _, p := range l.Parts {
 		some := false
-		p.Do(func(m *partition.Partition) {
+		p.Do(func(m *machine.Machine) {
 			if h := m.Group(group); h != nil {
 				some = h.Stats().Pending > 0
 			}

@@ -5,10 +5,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
 	"github.com/parley-chat/parley/server/topic/owner"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/wait"
 )
 
@@ -58,7 +58,7 @@ func (j *Jobs) survey(ctx context.Context) {
 	var overdue time.Duration
 	j.each(func(l *live.Topic) {
 		for _, p := range l.Parts {
-			p.Do(func(m *partition.Partition) { tracked += m.Tracked() })
+			p.Do(func(m *machine.Machine) { tracked += m.Tracked() })
 			overdue = max(overdue, p.Overdue(""))
 			if oldest, ok := j.oldest(ctx, l, p); ok {
 				seen[p] = oldest
@@ -80,11 +80,11 @@ func (j *Jobs) survey(ctx context.Context) {
 // is read if it is not the one of the last time.
 func (j *Jobs) oldest(ctx context.Context, l *live.Topic, p *owner.Partition) (pending, bool) {
 	var position, end int64
-	p.Do(func(m *partition.Partition) {
+	p.Do(func(m *machine.Machine) {
 		_, end = m.Bounds()
 		position = end
 		for _, g := range m.Groups() {
-			if g.State() == partition.Active {
+			if g.State() == machine.Active {
 				position = min(position, g.Oldest())
 			}
 		}
@@ -137,7 +137,7 @@ func measure(now time.Time, l *live.Topic, g *live.Group) {
 	}
 	var processed, answers, inFlight int64
 	for _, p := range l.Parts {
-		p.Do(func(m *partition.Partition) {
+		p.Do(func(m *machine.Machine) {
 			if h := m.Group(g.Name()); h != nil {
 				done, filtered, failed, away := h.Counts()
 				processed, answers, inFlight = processed+done, answers+done-filtered+failed, inFlight+away

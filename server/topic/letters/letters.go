@@ -11,9 +11,9 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/settings"
 )
 
@@ -201,7 +201,7 @@ func (s *Letters) scanParked(
 	defer l.Release()
 	for n, p := range l.Parts {
 		var list []Letter
-		p.Do(func(m *partition.Partition) {
+		p.Do(func(m *machine.Machine) {
 			for _, name := range groups {
 				g := m.Group(name)
 				if g == nil {
@@ -306,7 +306,7 @@ func (s *Letters) Redrive(ctx context.Context, l Letter) error {
 	}
 	defer to.Release()
 	if l.Place.Parked {
-		return s.parked(ctx, to, l, (*partition.Group).UnparkAt)
+		return s.parked(ctx, to, l, (*machine.GroupState).UnparkAt)
 	}
 	n := l.Partition
 	if int(n) >= len(to.Parts) { // the topic was made again, with fewer
@@ -336,19 +336,19 @@ func (s *Letters) Discard(ctx context.Context, l Letter) error {
 		return err
 	}
 	defer of.Release()
-	return s.parked(ctx, of, l, (*partition.Group).DiscardAt)
+	return s.parked(ctx, of, l, (*machine.GroupState).DiscardAt)
 }
 
 // parked does something about a parked message.
 func (s *Letters) parked(
-	ctx context.Context, of *live.Topic, l Letter, do func(*partition.Group, int64) bool,
+	ctx context.Context, of *live.Topic, l Letter, do func(*machine.GroupState, int64) bool,
 ) error {
 	g := of.Group(l.Group)
 	if g == nil || int(l.Partition) >= len(of.Parts) || of.Number != l.Number {
 		return ErrGone
 	}
 	is := false
-	_ = g.DoIn(int(l.Partition), func(h *partition.Group) error { // its error is that of the function
+	_ = g.DoIn(int(l.Partition), func(h *machine.GroupState) error { // its error is that of the function
 		is = do(h, l.Position)
 		return nil
 	})

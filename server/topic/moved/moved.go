@@ -19,8 +19,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/topic/catalog"
-	"github.com/parley-chat/parley/server/topic/partition/cursor"
-	"github.com/parley-chat/parley/server/topic/positions"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/settings"
 )
 
@@ -156,12 +155,12 @@ func restart(ctx context.Context, s store.Store, number int64, partitions int32)
 
 // first is a cursor that is to receive everything, and has its counters.
 func first(saved []byte) ([]byte, error) {
-	old, err := cursor.Decode(saved, positions.Open)
+	old, err := machine.DecodeCursor(saved, machine.NoEnd)
 	if err != nil {
 		return nil, err
 	}
-	all, none := positions.Of(positions.Run{From: 0, To: positions.Open}), positions.Set{}
-	c := cursor.Cursor{Generation: old.Generation, Processed: old.Processed, Filtered: old.Filtered, Failed: old.Failed,
+	all, none := machine.SetOf(machine.Run{From: 0, To: machine.NoEnd}), machine.Set{}
+	c := machine.Cursor{Generation: old.Generation, Processed: old.Processed, Filtered: old.Filtered, Failed: old.Failed,
 		Missed: old.Missed, Required: &all, Optional: &none, Acked: &none, History: &none, Moves: old.Moves}
 	return c.Append(nil), nil
 }

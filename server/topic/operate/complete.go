@@ -6,9 +6,9 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -95,7 +95,7 @@ func (c *completion) all(l *live.Topic) error {
 		return nil
 	}
 	for n, p := range l.Parts {
-		p.Do(func(m *partition.Partition) {
+		p.Do(func(m *machine.Machine) {
 			if c.r.GetDryRun() {
 				set := m.Orphans(c.before[n])
 				c.answer.Orphaned += set.Count(0, c.before[n])
@@ -112,7 +112,7 @@ func (c *completion) all(l *live.Topic) error {
 // nothing if all is well.
 func (c *completion) release(l *live.Topic, group string) (err error) {
 	for _, p := range l.Parts {
-		p.Do(func(m *partition.Partition) {
+		p.Do(func(m *machine.Machine) {
 			g := m.Group(group)
 			if g == nil {
 				return
@@ -138,7 +138,7 @@ func (c *completion) skip(l *live.Topic, group string) error {
 		return nil
 	}
 	for n := range l.Parts {
-		err := g.DoIn(n, func(h *partition.Group) error {
+		err := g.DoIn(n, func(h *machine.GroupState) error {
 			if c.r.GetDryRun() {
 				missing := h.Missing()
 				c.answer.Skipped += missing.Count(0, c.before[n])

@@ -11,10 +11,10 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
 	"github.com/parley-chat/parley/server/topic/owner"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/refusal"
 	"github.com/parley-chat/parley/server/topic/settings"
 	"github.com/parley-chat/parley/server/topic/subscription"
@@ -73,7 +73,7 @@ func (a *Admin) health(l *live.Topic, sub *catalog.Subscription) *topicv1.GroupH
 	if sub.Group != settings.QueueGroup {
 		h.SinceHeartbeat = durationpb.New(a.silence(row))
 	}
-	each(l, sub.Group, func(_ *owner.Partition, _ *partition.Partition, m *partition.Group) {
+	each(l, sub.Group, func(_ *owner.Partition, _ *machine.Machine, m *machine.GroupState) {
 		st := m.Stats()
 		h.Pending, h.Processed, h.InFlight = h.Pending+st.Pending, h.Processed+st.Processed, h.InFlight+st.InFlight
 	})
@@ -124,9 +124,9 @@ func (a *Admin) problems(sub *catalog.Subscription, row table.Subscription, h *t
 }
 
 // each calls f with the machine's group in each partition, under its lock.
-func each(l *live.Topic, group string, f func(*owner.Partition, *partition.Partition, *partition.Group)) {
+func each(l *live.Topic, group string, f func(*owner.Partition, *machine.Machine, *machine.GroupState)) {
 	for _, p := range l.Parts {
-		p.Do(func(m *partition.Partition) {
+		p.Do(func(m *machine.Machine) {
 			if g := m.Group(group); g != nil {
 				f(p, m, g)
 			}
@@ -147,7 +147,7 @@ func (a *Admin) Metrics(ctx context.Context, topic, group string) (*topicv1.GetG
 	}
 	answer := &topicv1.GetGroupMetricsResponse{}
 	first := map[*owner.Partition]int64{} // oldest pending position
-	each(l, group, func(p *owner.Partition, m *partition.Partition, g *partition.Group) {
+	each(l, group, func(p *owner.Partition, m *machine.Machine, g *machine.GroupState) {
 		st := g.Stats()
 		_, end := m.Bounds()
 		answer.Processed, answer.Failed = answer.Processed+st.Processed, answer.Failed+st.Failed
@@ -225,7 +225,7 @@ func (a *Admin) Remove(
 				return "", err
 			}
 		}
-		each(l, r.GetGroup(), func(_ *owner.Partition, _ *partition.Partition, g *partition.Group) {
+		each(l, r.GetGroup(), func(_ *owner.Partition, _ *machine.Machine, g *machine.GroupState) {
 			answer.Released += g.Stats().Pending
 		})
 		if err := a.cfg.Move(ctx, l, r.GetGroup(), lifecycle.Cancel, by); err != nil {
@@ -245,7 +245,7 @@ func (a *Admin) Remove(
 func drain(ctx context.Context, l *live.Topic, group string, limit time.Duration) (away int64, err error) {
 	for begin := time.Now(); ; {
 		away = 0
-		each(l, group, func(_ *owner.Partition, _ *partition.Partition, g *partition.Group) {
+		each(l, group, func(_ *owner.Partition, _ *machine.Machine, g *machine.GroupState) {
 			_, _, _, n := g.Counts()
 			away += n
 		})

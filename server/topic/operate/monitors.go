@@ -14,11 +14,10 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
 	"github.com/parley-chat/parley/server/topic/owner"
-	"github.com/parley-chat/parley/server/topic/partition"
-	"github.com/parley-chat/parley/server/topic/positions"
 	"github.com/parley-chat/parley/server/topic/settings"
 )
 
@@ -141,7 +140,7 @@ func (k *look) stuck(ctx context.Context, l *live.Topic) error {
 		if err != nil {
 			return err
 		}
-		p.Do(func(m *partition.Partition) {
+		p.Do(func(m *machine.Machine) {
 			waits := waiting(m)
 			if n := waits.Count(0, before); n > 0 {
 				count += n
@@ -176,7 +175,7 @@ func (k *look) zero(ctx context.Context, l *live.Topic) error {
 	var count int64
 	first := map[*owner.Partition]int64{}
 	for _, p := range l.Parts {
-		p.Do(func(m *partition.Partition) {
+		p.Do(func(m *machine.Machine) {
 			_, end := m.Bounds()
 			orphans := m.Orphans(end)
 			if at, some := orphans.First(); some {
@@ -205,7 +204,7 @@ func (k *look) group(t *catalog.Topic, l *live.Topic, sub *catalog.Subscription)
 			g.Pulse.Record(&row)
 			members = g.Members()
 		}
-		each(l, sub.Group, func(_ *owner.Partition, _ *partition.Partition, g *partition.Group) {
+		each(l, sub.Group, func(_ *owner.Partition, _ *machine.Machine, g *machine.GroupState) {
 			pending += g.Stats().Pending
 		})
 	}
@@ -234,7 +233,7 @@ func (k *look) group(t *catalog.Topic, l *live.Topic, sub *catalog.Subscription)
 // fault says what of a group is not as its row says; empty if all is.
 func (k *look) fault(l *live.Topic, sub *catalog.Subscription) (text string) {
 	for n, p := range l.Parts {
-		p.Do(func(m *partition.Partition) {
+		p.Do(func(m *machine.Machine) {
 			g := m.Group(sub.Group)
 			var wrong string
 			switch {
@@ -259,7 +258,7 @@ func (k *look) fault(l *live.Topic, sub *catalog.Subscription) (text string) {
 
 // faultOf says what of a group's positions is not as its state wants: one that receives is to
 // receive what is published now, and reads what it is to receive; another one holds nothing.
-func faultOf(receives bool, missing, readable positions.Set, end int64) string {
+func faultOf(receives bool, missing, readable machine.Set, end int64) string {
 	open := missing.Contains(end)
 	unread := missing.Clone()
 	unread.Subtract(&readable)
@@ -277,7 +276,7 @@ func faultOf(receives bool, missing, readable positions.Set, end int64) string {
 }
 
 // waiting is what groups that receive are to receive and have not acknowledged.
-func waiting(m *partition.Partition) (all positions.Set) {
+func waiting(m *machine.Machine) (all machine.Set) {
 	for _, g := range m.Groups() {
 		if lifecycle.Receives(lifecycle.State(g.State())) {
 			missing := g.Missing()

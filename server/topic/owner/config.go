@@ -3,19 +3,18 @@ package owner
 import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/topic/catalog"
-	"github.com/parley-chat/parley/server/topic/filter"
-	"github.com/parley-chat/parley/server/topic/partition"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
 // config is how the machine serves a subscription.
-func config(s *catalog.Subscription, pausePins bool) (partition.Config, error) {
-	f, err := filter.Compile(s.Config.GetFilter())
+func config(s *catalog.Subscription, pausePins bool) (machine.Config, error) {
+	f, err := machine.CompileFilter(s.Config.GetFilter())
 	if err != nil {
-		return partition.Config{}, refusal.New(refusal.InvalidFilter, "%v", err)
+		return machine.Config{}, refusal.New(refusal.InvalidFilter, "%v", err)
 	}
 	r := s.Config.GetRetry()
-	c := partition.Config{
+	c := machine.Config{
 		Name: s.Group, Generation: s.Row.Generation, Filter: f,
 		KeyOrder:    s.Config.GetOrdering() == topicv1.Ordering_ORDERING_KEY,
 		Hash:        s.Config.GetSelection() == topicv1.Selection_SELECTION_HASH,
@@ -25,11 +24,11 @@ func config(s *catalog.Subscription, pausePins bool) (partition.Config, error) {
 	}
 	switch s.Config.GetExhausted() {
 	case topicv1.Exhausted_EXHAUSTED_PARK_KEY:
-		c.Exhausted = partition.ParkKey
+		c.Exhausted = machine.ParkKey
 	case topicv1.Exhausted_EXHAUSTED_DISCARD:
-		c.Exhausted = partition.Discard
+		c.Exhausted = machine.Discard
 	default:
-		c.Exhausted = partition.DeadLetter
+		c.Exhausted = machine.DeadLetter
 	}
 	return c, nil
 }

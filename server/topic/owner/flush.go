@@ -12,7 +12,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/topic/fence"
-	"github.com/parley-chat/parley/server/topic/partition"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/refusal"
 	"github.com/parley-chat/parley/server/wait"
 )
@@ -62,7 +62,7 @@ func (f *Flusher) Show(l commitlog.Log) { f.mirror, _ = l.(commitlog.Mirror) }
 
 // markLocked puts the partition on the list if a group has changed. The caller holds the
 // partition's lock.
-func (p *Partition) markLocked(g *partition.Group) {
+func (p *Partition) markLocked(g *machine.GroupState) {
 	if s := p.saved[g.Config().Name]; s == nil || s.version != g.Version() || p.machine.Version() != p.machined {
 		p.listLocked()
 	}
@@ -397,7 +397,7 @@ func (p *Partition) save(ctx context.Context, b *batch) error {
 // cursor is the write of a group's cursor, if it has changed. The caller holds the lock.
 // The row is there since the group is: it is missing, or of a later epoch, if somebody
 // else has the topics.
-func (p *Partition) cursor(g *partition.Group, epoch int64, now time.Time) (store.Write, func(), bool) {
+func (p *Partition) cursor(g *machine.GroupState, epoch int64, now time.Time) (store.Write, func(), bool) {
 	c := g.Config()
 	s, version := p.saved[c.Name], g.Version()
 	if s == nil || s.version == version {
@@ -466,7 +466,7 @@ func (p *Partition) Forget(group string) error {
 	if g == nil {
 		return nil
 	}
-	if s := g.State(); s != partition.Cancelled && s != partition.Dead {
+	if s := g.State(); s != machine.Cancelled && s != machine.Dead {
 		if err := g.Cancel(); err != nil {
 			return err
 		}

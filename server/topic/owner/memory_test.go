@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/parley-chat/parley/server/internal/racetest"
-	"github.com/parley-chat/parley/server/topic/partition"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 )
 
 // Many partitions that are published to in a burst keep 16 MiB in all, not 4 MiB each; all
@@ -73,7 +73,7 @@ func TestMemoryKeepsWhatIsUsed(t *testing.T) {
 		hot.mu.Lock()
 		_, r := hot.resident.At(5)
 		hot.mu.Unlock()
-		if r != partition.Resident {
+		if r != machine.Resident {
 			t.Fatalf("gone after %d others", n)
 		}
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
-	"github.com/parley-chat/parley/server/topic/partition"
 )
 
 // Config is what a Partition stands on.
@@ -42,7 +42,7 @@ type Partition struct {
 	cfg Config
 
 	mu       sync.Mutex
-	machine  *partition.Partition
+	machine  *machine.Machine
 	resident resident
 	saved    map[string]*saved
 	machined uint64 // version of the machine's own state that is stored
@@ -53,7 +53,7 @@ type Partition struct {
 // saved is what of a group is stored.
 type saved struct {
 	version uint64
-	place   int64     // see partition.Group.Place
+	place   int64     // see machine.GroupState.Place
 	movedAt time.Time // when it moved last
 	refused bool      // the store did not take it when it was to be written last
 }
@@ -70,7 +70,7 @@ func Open(ctx context.Context, cfg Config, address commitlog.Partition, groups [
 	p := &Partition{Address: address, cfg: cfg, saved: map[string]*saved{}}
 	p.resident.end = end
 	p.resident.tail.memory, p.resident.cached.memory = cfg.Memory, cfg.Memory
-	p.machine = partition.New(address.Number, start, end, &p.resident)
+	p.machine = machine.New(address.Number, start, end, &p.resident)
 	cursors, err := p.load(ctx)
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func HasLetters(ctx context.Context, s store.Store, address commitlog.Partition,
 		if g == nil {
 			continue
 		}
-		has, err := partition.HasLetters(&g.Config, g.State, table.CursorFrom(row.Item).State)
+		has, err := machine.HasLetters(&g.Config, g.State, table.CursorFrom(row.Item).State)
 		if has || err != nil {
 			return has, err
 		}
@@ -124,14 +124,14 @@ func HasLetters(ctx context.Context, s store.Store, address commitlog.Partition,
 
 // Group is a group as its row has it.
 type Group struct {
-	Config partition.Config
-	State  partition.State
+	Config machine.Config
+	State  machine.State
 }
 
 // GroupOf converts a subscription.
 func GroupOf(s *catalog.Subscription, pausePins bool) (Group, error) {
 	c, err := config(s, pausePins)
-	return Group{c, partition.State(s.State)}, err
+	return Group{c, machine.State(s.State)}, err
 }
 
 // load reads the cursors and the machine's own state.
@@ -155,7 +155,7 @@ func (p *Partition) load(ctx context.Context) (map[string]table.Cursor, error) {
 }
 
 // Do calls f with the machine, alone.
-func (p *Partition) Do(f func(m *partition.Partition)) {
+func (p *Partition) Do(f func(m *machine.Machine)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f(p.machine)
@@ -215,17 +215,17 @@ const maxFetches = 16
 
 // Handed is what Next found beside the messages that it handed out.
 type Handed struct {
-	Wait     partition.Wait
-	Deadline time.Time          // when the group wants to be looked at again; zero: no need
-	Letters  []partition.Letter // of messages that had failed too often before a restart
+	Wait     machine.Wait
+	Deadline time.Time               // when the group wants to be looked at again; zero: no need
+	Letters  []machine.Undeliverable // of messages that had failed too often before a restart
 }
 
 // Next hands out messages of a group, and reads them from the log where they are not in
 // memory. use is called with the pieces under the lock.
 func (p *Partition) Next(
-	ctx context.Context, group string, limit int, use func([]partition.Piece),
+	ctx context.Context, group string, limit int, use func([]machine.Piece),
 ) (h Handed, err error) {
-	var pieces []partition.Piece
+	var pieces []machine.Piece
 	reading := false
 	defer func() {
 		if reading {
@@ -246,7 +246,7 @@ func (p *Partition) Next(
 		h.Deadline, h.Letters = Deadline(g), g.Letters(h.Letters)
 		p.markLocked(g)
 		p.mu.Unlock()
-		if h.Wait.Reason != partition.Fetch || len(pieces) > 0 {
+		if h.Wait.Reason != machine.Fetch || len(pieces) > 0 {
 			return h, nil
 		}
 		if !reading {
@@ -296,7 +296,7 @@ func (p *Partition) read(n int) {
 }
 
 // Deadline returns when a group has something to do that it has not now; zero: never.
-func Deadline(g *partition.Group) time.Time {
+func Deadline(g *machine.GroupState) time.Time {
 	if at, ok := g.Deadline(); ok {
 		return at
 	}

@@ -15,8 +15,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
-	"github.com/parley-chat/parley/server/topic/partition"
-	"github.com/parley-chat/parley/server/topic/partition/budget"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -61,9 +60,9 @@ func (b *bench) Transact(ctx context.Context, p store.Plan) error {
 
 func groupOf(names ...string) (list []Group) {
 	for _, n := range names {
-		list = append(list, Group{Config: partition.Config{
+		list = append(list, Group{Config: machine.Config{
 			Name: n, Generation: 1, MaxAttempts: 5, Lease: time.Minute, MaxBackfill: -1,
-		}, State: partition.Active})
+		}, State: machine.Active})
 	}
 	return list
 }
@@ -76,8 +75,8 @@ func (b *bench) open(topic uint64, groups ...string) *Partition {
 		b.t.Fatal(err)
 	}
 	for _, g := range groupOf(groups...) {
-		p.Do(func(m *partition.Partition) {
-			if _, _, _, err := m.Subscribe(g.Config, partition.Begin{Backfill: true}); err != nil {
+		p.Do(func(m *machine.Machine) {
+			if _, _, _, err := m.Subscribe(g.Config, machine.Begin{Backfill: true}); err != nil {
 				b.t.Fatal(err)
 			}
 		})
@@ -117,9 +116,9 @@ func (b *bench) publish(p *Partition, n, size int) {
 }
 
 // member attaches to a group with credits for everything.
-func member(p *Partition, group string) (m *partition.Member) {
-	p.Do(func(x *partition.Partition) {
-		m, _ = x.Group(group).Attach("m", nil, budget.New(1<<30, 1<<40, true))
+func member(p *Partition, group string) (m *machine.Member) {
+	p.Do(func(x *machine.Machine) {
+		m, _ = x.Group(group).Attach("m", nil, machine.NewBudget(1<<30, 1<<40, true))
 	})
 	return m
 }
@@ -129,7 +128,7 @@ func (b *bench) next(p *Partition, group string) (list []int64) {
 	b.t.Helper()
 	for {
 		n := len(list)
-		_, err := p.Next(b.t.Context(), group, 1000, func(pieces []partition.Piece) {
+		_, err := p.Next(b.t.Context(), group, 1000, func(pieces []machine.Piece) {
 			for _, x := range pieces {
 				for i := x.From; i < x.To; i++ {
 					list = append(list, x.Batch.Base+int64(i))
@@ -145,12 +144,12 @@ func (b *bench) next(p *Partition, group string) (list []int64) {
 	}
 }
 
-func ack(p *Partition, group string, m *partition.Member, base, count int64) {
-	p.Change(group, func() { m.Ack(partition.Positions{Base: base, Count: count}, nil) })
+func ack(p *Partition, group string, m *machine.Member, base, count int64) {
+	p.Change(group, func() { m.Ack(machine.Positions{Base: base, Count: count}, nil) })
 }
 
 func floor(p *Partition, group string) (n int64) {
-	p.Do(func(m *partition.Partition) { n = m.Group(group).Floor() })
+	p.Do(func(m *machine.Machine) { n = m.Group(group).Floor() })
 	return n
 }
 
@@ -212,7 +211,7 @@ func TestManyGroupsAcknowledgeAtOnce(t *testing.T) {
 	}
 	p := b.open(1, names...)
 	b.publish(p, rounds, 1)
-	var members []*partition.Member
+	var members []*machine.Member
 	for _, n := range names {
 		members = append(members, member(p, n))
 		b.next(p, n)
@@ -311,7 +310,7 @@ func TestRevivedAtOpen(t *testing.T) {
 	}
 	b.publish(p, 4, 1)
 	q := b.again(p, groupOf("g", "h")...)
-	q.Do(func(m *partition.Partition) {
+	q.Do(func(m *machine.Machine) {
 		if n := m.Group("g").Stats().Pending; n != 4 {
 			t.Errorf("%d pending, not 4", n)
 		}
@@ -441,7 +440,7 @@ func TestClosedPartitionStoresNothing(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- b.cfg.Flusher.Run(ctx) }()
-	p.Do(func(m *partition.Partition) {
+	p.Do(func(m *machine.Machine) {
 		if err := m.Group("g").Pause(); err != nil {
 			t.Error(err)
 		}

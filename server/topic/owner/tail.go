@@ -4,7 +4,7 @@ import (
 	"sort"
 
 	"github.com/parley-chat/parley/server/commitlog"
-	"github.com/parley-chat/parley/server/topic/partition"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 )
 
 // Bytes of batches that a partition keeps in memory.
@@ -90,21 +90,21 @@ func (r *run) drop(n int) {
 	}
 }
 
-// At implements partition.Source.
-func (r *resident) At(position int64) (*commitlog.Batch, partition.Residence) {
+// At implements machine.Source.
+func (r *resident) At(position int64) (*commitlog.Batch, machine.Residence) {
 	if position >= r.end {
-		return nil, partition.Beyond
+		return nil, machine.Beyond
 	}
 	if position = r.existing(position); position >= r.end {
-		return &commitlog.Batch{Base: r.end}, partition.Resident // what is before it does not exist
+		return &commitlog.Batch{Base: r.end}, machine.Resident // what is before it does not exist
 	}
 	for _, x := range [...]*run{&r.tail, &r.cached} {
 		if i := x.find(position); i < len(x.batches) && x.batches[i].Base-x.batches[i].Gap <= position {
 			x.used = true
-			return x.batches[i], partition.Resident
+			return x.batches[i], machine.Resident
 		}
 	}
-	return nil, partition.Missing
+	return nil, machine.Missing
 }
 
 // existing is a position or, if that does not exist, the next one that does.

@@ -15,9 +15,8 @@ import (
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/topic/filter"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/owner"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -39,7 +38,7 @@ type Config struct {
 	Durable func() bool
 	// Letters is called with messages of a partition that failed too often. It does not
 	// wait.
-	Letters func(g *Group, part int, letters []partition.Letter)
+	Letters func(g *Group, part int, letters []machine.Undeliverable)
 	// Failed is called with an error of the log that stops the deliveries for a moment.
 	Failed func(error)
 }
@@ -206,7 +205,7 @@ func (g *Group) pump(ctx context.Context, limit int) {
 func (g *Group) next(ctx context.Context, n, limit int) (handed int) {
 	p := &g.parts[n]
 	p.blocked.Store(true) // also what is acknowledged before it is known why Next stops is looked at
-	h, err := g.cfg.Parts[n].Next(ctx, g.cfg.Name, limit, func(pieces []partition.Piece) {
+	h, err := g.cfg.Parts[n].Next(ctx, g.cfg.Name, limit, func(pieces []machine.Piece) {
 		for i := range pieces {
 			handed += pieces[i].To - pieces[i].From
 		}
@@ -229,10 +228,10 @@ func (g *Group) next(ctx context.Context, n, limit int) (handed int) {
 		g.arm(n, g.cfg.Clock().Add(pauseAfterError))
 		return handed
 	}
-	if h.Wait.Reason != partition.Credits && h.Wait.Reason != partition.Full {
+	if h.Wait.Reason != machine.Credits && h.Wait.Reason != machine.Full {
 		p.blocked.Store(false)
 	}
-	if h.Wait.Reason == partition.Limit || h.Wait.Reason == partition.Fetch {
+	if h.Wait.Reason == machine.Limit || h.Wait.Reason == machine.Fetch {
 		p.ready.Store(true)
 	}
 	return handed
@@ -275,14 +274,14 @@ func (g *Group) expire(n int) {
 	if closed {
 		return
 	}
-	g.do(n, func(h *partition.Group) { h.Expire(g.cfg.Clock()) })
+	g.do(n, func(h *machine.GroupState) { h.Expire(g.cfg.Clock()) })
 	g.Wake(n)
 }
 
 // Arm sets the timers of the partitions.
 func (g *Group) Arm() {
 	for n := range g.parts {
-		g.do(n, func(*partition.Group) {})
+		g.do(n, func(*machine.GroupState) {})
 	}
 }
 
@@ -291,11 +290,11 @@ func (g *Group) Arm() {
 //
 // Members are notified under the partition's lock. After it the next pump may deliver the same
 // positions to the same member again, and lose would take that delivery out of its queue.
-func (g *Group) do(n int, f func(h *partition.Group)) {
+func (g *Group) do(n int, f func(h *machine.GroupState)) {
 	p := g.cfg.Parts[n]
-	var letters []partition.Letter
+	var letters []machine.Undeliverable
 	var deadline time.Time
-	p.Do(func(m *partition.Partition) {
+	p.Do(func(m *machine.Machine) {
 		if h := m.Group(g.cfg.Name); h != nil {
 			f(h)
 			g.lose(int32(n), m.TakeLost(nil))
@@ -312,10 +311,10 @@ func (g *Group) do(n int, f func(h *partition.Group)) {
 
 // Do calls f with the machine's group in each partition, as for a change of state, and
 // wakes the members. The first error ends it.
-func (g *Group) Do(f func(part int, h *partition.Group) error) error {
+func (g *Group) Do(f func(part int, h *machine.GroupState) error) error {
 	for n := range g.parts {
 		var err error
-		g.do(n, func(h *partition.Group) { err = f(n, h) })
+		g.do(n, func(h *machine.GroupState) { err = f(n, h) })
 		if err != nil {
 			return err
 		}
@@ -325,14 +324,14 @@ func (g *Group) Do(f func(part int, h *partition.Group) error) error {
 }
 
 // DoIn is Do in one partition.
-func (g *Group) DoIn(n int, f func(h *partition.Group) error) (err error) {
-	g.do(n, func(h *partition.Group) { err = f(h) })
+func (g *Group) DoIn(n int, f func(h *machine.GroupState) error) (err error) {
+	g.do(n, func(h *machine.GroupState) { err = f(h) })
 	g.Wake(n)
 	return err
 }
 
 // lose notifies members of what they have lost. The partition's lock is held.
-func (g *Group) lose(n int32, lost []partition.Lost) {
+func (g *Group) lose(n int32, lost []machine.Lost) {
 	for _, l := range lost {
 		if s, ok := g.byMember.Load(l.Member); ok {
 			s.(*Session).withdraw(n, l.From, l.To)
@@ -345,7 +344,7 @@ func (g *Group) lose(n int32, lost []partition.Lost) {
 
 // deliver gives pieces to the members' sessions, those that ascend as one delivery: it says
 // where they are from its first one on. The partition's lock is held.
-func (g *Group) deliver(n int32, pieces []partition.Piece) {
+func (g *Group) deliver(n int32, pieces []machine.Piece) {
 	for len(pieces) > 0 {
 		i, count := 1, pieces[0].To-pieces[0].From
 		for i < len(pieces) && pieces[i].Member == pieces[0].Member && follows(&pieces[i-1], &pieces[i]) &&
@@ -361,13 +360,13 @@ func (g *Group) deliver(n int32, pieces []partition.Piece) {
 }
 
 // follows reports whether b comes after a in the partition.
-func follows(a, b *partition.Piece) bool {
+func follows(a, b *machine.Piece) bool {
 	return a.Batch.Base+int64(a.From) < b.Batch.Base+int64(b.From)
 }
 
 // Attach opens a session of a member.
 func (g *Group) Attach(o Options) (*Session, error) {
-	f, err := filter.Compile(o.Filter)
+	f, err := machine.CompileFilter(o.Filter)
 	if err != nil {
 		return nil, refusal.New(refusal.InvalidFilter, "%v", err)
 	}
@@ -376,10 +375,10 @@ func (g *Group) Attach(o Options) (*Session, error) {
 		return nil, err
 	}
 	for _, p := range g.cfg.Parts {
-		var m *partition.Member
+		var m *machine.Member
 		err := g.gone()
-		p.Do(func(machine *partition.Partition) {
-			if h := machine.Group(g.cfg.Name); h != nil {
+		p.Do(func(pm *machine.Machine) {
+			if h := pm.Group(g.cfg.Name); h != nil {
 				if m, err = h.Attach(o.Member, f, s.budget); err == nil {
 					g.byMember.Store(m, s)
 				}

@@ -17,8 +17,8 @@ import (
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
 	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/owner"
-	"github.com/parley-chat/parley/server/topic/partition"
 )
 
 // fixture is a group of one partition.
@@ -28,7 +28,7 @@ type fixture struct {
 	part  *owner.Partition
 	group *Group
 	// letters is called with what failed too often, in place of storing it.
-	letters func([]partition.Letter)
+	letters func([]machine.Undeliverable)
 }
 
 // newFixture makes a group that leases messages for a minute.
@@ -43,18 +43,18 @@ func newFixture(t *testing.T, maxAttempts int, clock func() time.Time) *fixture 
 	}, commitlog.Partition{Topic: 1}, nil)
 	testkit.Must(t, err)
 	x.part = part
-	part.Do(func(m *partition.Partition) {
-		_, _, _, err = m.Subscribe(partition.Config{
+	part.Do(func(m *machine.Machine) {
+		_, _, _, err = m.Subscribe(machine.Config{
 			Name: "g", Generation: 1, MaxAttempts: maxAttempts, InitialBackoff: time.Second, MaxBackoff: 2 * time.Second,
 			Lease: time.Minute, MaxBackfill: -1,
-		}, partition.Begin{})
+		}, machine.Begin{})
 	})
 	testkit.Must(t, err)
 	testkit.Must(t, disk.BatchWrite(t.Context(), []store.Write{part.First("g")}))
 	x.group = New(Config{
 		Topic: "t", Name: "g", Parts: []*owner.Partition{part}, Flusher: flusher, Clock: clock,
 		Durable: func() bool { return false },
-		Letters: func(_ *Group, _ int, letters []partition.Letter) { x.letters(letters) },
+		Letters: func(_ *Group, _ int, letters []machine.Undeliverable) { x.letters(letters) },
 		Failed:  func(err error) { t.Error(err) },
 	}, topicv1.SubscriptionState_SUBSCRIPTION_STATE_ACTIVE)
 	return x
@@ -113,7 +113,7 @@ func everyWakeUpIsLate(t *testing.T, polled bool) {
 		return time.Now().Add(late)
 	})
 	failed := map[int64]int{} // attempts, by position
-	x.letters = func(letters []partition.Letter) {
+	x.letters = func(letters []machine.Undeliverable) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, l := range letters {
@@ -177,7 +177,7 @@ func TestNextLeaseIsOverMeanwhile(t *testing.T) {
 		var late atomic.Int64 // ns
 		x := newFixture(t, 1, func() time.Time { return time.Now().Add(time.Duration(late.Load())) })
 		var failed []int64
-		x.letters = func(letters []partition.Letter) { // before the next deadline is looked at
+		x.letters = func(letters []machine.Undeliverable) { // before the next deadline is looked at
 			for _, l := range letters {
 				failed = append(failed, l.Position)
 			}
@@ -207,7 +207,7 @@ func TestLostAndDeliveredAgain(t *testing.T) {
 		x := newFixture(t, 3, time.Now)
 		// Message 0 fails for good when its lease ends, with which the lease of message 1 ends. The
 		// group delivers that again before the call that ended the leases returns.
-		x.letters = func([]partition.Letter) { x.group.pump(t.Context(), 10) }
+		x.letters = func([]machine.Undeliverable) { x.group.pump(t.Context(), 10) }
 		s := x.attach(Options{Member: "1", Messages: 10, Bytes: 1 << 20, Renew: true})
 		x.publish(1)
 		for attempt := range 3 {

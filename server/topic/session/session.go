@@ -7,8 +7,7 @@ import (
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/topic/partition"
-	"github.com/parley-chat/parley/server/topic/partition/budget"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -48,8 +47,8 @@ type Event struct {
 type Session struct {
 	options Options
 	group   *Group
-	budget  *budget.Budget
-	members []*partition.Member // by partition
+	budget  *machine.Budget
+	members []*machine.Member // by partition
 	wake    chan struct{}
 	waits   bool // it is in the group's list; guarded by the group's lock
 
@@ -65,12 +64,12 @@ func newSession(g *Group, o Options) *Session {
 	if o.Polled {
 		o.Messages, o.Renew = 0, false
 	}
-	s.budget = budget.New(o.Messages, o.Bytes, o.Renew)
+	s.budget = machine.NewBudget(o.Messages, o.Bytes, o.Renew)
 	return s
 }
 
 // delivery joins pieces of one member.
-func delivery(n int32, pieces []partition.Piece, count int) Delivery {
+func delivery(n int32, pieces []machine.Piece, count int) Delivery {
 	d := Delivery{Partition: n, Base: pieces[0].Batch.Base + int64(pieces[0].From), Count: count,
 		Moves: pieces[0].Member.Group().Moves()}
 	next, together, again := d.Base, true, false
@@ -240,7 +239,7 @@ func (s *Session) Return(list []Delivery) {
 // giveBack returns the deliveries of a partition that what names under the partition's lock.
 func (s *Session) giveBack(n int, what func() []Event) {
 	var list []Event
-	s.group.cfg.Parts[n].Do(func(*partition.Partition) {
+	s.group.cfg.Parts[n].Do(func(*machine.Machine) {
 		list = what()
 		returnIn(n, s.members[n], list)
 	})
@@ -250,11 +249,11 @@ func (s *Session) giveBack(n int, what func() []Event) {
 }
 
 // returnIn gives back what of events was delivered from a partition, whose lock is held.
-func returnIn(n int, m *partition.Member, list []Event) {
+func returnIn(n int, m *machine.Member, list []Event) {
 	for _, e := range list {
 		for i := range e.Deliveries {
 			if d := &e.Deliveries[i]; int(d.Partition) == n {
-				d.each(func(from, to int64) { m.Return(partition.Positions{Base: from, Count: to - from}) })
+				d.each(func(from, to int64) { m.Return(machine.Positions{Base: from, Count: to - from}) })
 			}
 		}
 	}
@@ -351,7 +350,7 @@ func (s *Session) End(why string) (last bool) {
 func (s *Session) leave(unsent []Event, failed bool) {
 	now := s.group.cfg.Clock()
 	for n, m := range s.members {
-		s.group.do(n, func(*partition.Group) {
+		s.group.do(n, func(*machine.GroupState) {
 			if failed {
 				returnIn(n, m, unsent)
 			}

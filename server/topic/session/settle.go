@@ -6,8 +6,8 @@ import (
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/owner"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -23,7 +23,7 @@ func (s *Session) Ack(ctx context.Context, set *topicv1.AckSet) ([]*topicv1.Refu
 	defer s.group.cfg.Flusher.Done()
 	g := s.group
 	var all int64
-	refusals, err := s.settle(set.GetPositions(), func(m member, p partition.Positions, dst []refused) []refused {
+	refusals, err := s.settle(set.GetPositions(), func(m member, p machine.Positions, dst []refused) []refused {
 		done, dst := m.Ack(p, dst)
 		all += done
 		return dst
@@ -57,7 +57,7 @@ func (s *Session) Nack(_ context.Context, set *topicv1.NackSet) ([]*topicv1.Refu
 	if set.GetDelay() != nil {
 		delay = set.GetDelay().AsDuration()
 	}
-	refusals, err := s.settle(set.GetPositions(), func(m member, p partition.Positions, dst []refused) []refused {
+	refusals, err := s.settle(set.GetPositions(), func(m member, p machine.Positions, dst []refused) []refused {
 		return m.Nack(p, delay, set.GetReason(), now, dst)
 	})
 	if err != nil {
@@ -65,7 +65,7 @@ func (s *Session) Nack(_ context.Context, set *topicv1.NackSet) ([]*topicv1.Refu
 	}
 	for _, p := range set.GetPositions() {
 		n := int(p.GetPartition())
-		s.group.do(n, func(*partition.Group) {}) // for letters
+		s.group.do(n, func(*machine.GroupState) {}) // for letters
 		s.group.Wake(n)
 	}
 	return refusals, nil
@@ -79,11 +79,11 @@ func (s *Session) Extend(_ context.Context, set *topicv1.ExtendSet) ([]*topicv1.
 	now := s.group.cfg.Clock()
 	if len(set.GetPositions()) == 0 {
 		for n, m := range s.members {
-			s.group.do(n, func(*partition.Group) { m.ExtendAll(now) })
+			s.group.do(n, func(*machine.GroupState) { m.ExtendAll(now) })
 		}
 		return nil, nil
 	}
-	return s.settle(set.GetPositions(), func(m member, p partition.Positions, dst []refused) []refused {
+	return s.settle(set.GetPositions(), func(m member, p machine.Positions, dst []refused) []refused {
 		return m.Extend(p, now, dst)
 	})
 }
@@ -102,14 +102,14 @@ func (g *Group) Unpark(ctx context.Context, keys []string) (messages int64, err 
 }
 
 type (
-	member  = *partition.Member
-	refused = partition.Refusal
+	member  = *machine.Member
+	refused = machine.Refusal
 )
 
 // settle calls f for all positions, and returns what was refused.
 func (s *Session) settle(
 	positions []*topicv1.Positions,
-	f func(m member, p partition.Positions, dst []refused) []refused,
+	f func(m member, p machine.Positions, dst []refused) []refused,
 ) ([]*topicv1.Refusal, error) {
 	if err := s.open(); err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (s *Session) settle(
 		}
 		list = list[:0]
 		g.cfg.Parts[n].Change(g.cfg.Name, func() {
-			list = f(s.members[n], partition.Positions{Base: p.GetBase(), Count: count, Bitmap: p.GetBitmap()}, list)
+			list = f(s.members[n], machine.Positions{Base: p.GetBase(), Count: count, Bitmap: p.GetBitmap()}, list)
 		})
 		for _, r := range list {
 			if len(answer) < maxRefusals {

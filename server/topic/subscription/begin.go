@@ -9,10 +9,10 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
 	"github.com/parley-chat/parley/server/topic/owner"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/refusal"
 	"github.com/parley-chat/parley/server/topic/settings"
 )
@@ -78,7 +78,7 @@ func (m *Manager) Begin(
 }
 
 // place puts a new group into all partitions, and stores its cursors.
-func (m *Manager) place(ctx context.Context, l *live.Topic, c partition.Config, sub *catalog.Subscription) error {
+func (m *Manager) place(ctx context.Context, l *live.Topic, c machine.Config, sub *catalog.Subscription) error {
 	var writes []store.Write
 	changed := false
 	for n, p := range l.Parts {
@@ -87,8 +87,8 @@ func (m *Manager) place(ctx context.Context, l *live.Topic, c partition.Config, 
 			return err
 		}
 		var gap bool
-		p.Do(func(machine *partition.Partition) {
-			_, _, gap, err = machine.Subscribe(c, partition.Begin{
+		p.Do(func(m *machine.Machine) {
+			_, _, gap, err = m.Subscribe(c, machine.Begin{
 				Start: start, Backfill: sub.Config.GetBackfill(), Rest: sub.Group == settings.QueueGroup,
 			})
 		})
@@ -139,9 +139,9 @@ func (m *Manager) Resolve(ctx context.Context, l *live.Topic, n int, at *topicv1
 // unexpected converts errors of the machine.
 func unexpected(err error) error {
 	switch {
-	case errors.Is(err, partition.ErrState):
+	case errors.Is(err, machine.ErrState):
 		return refusal.New(refusal.InvalidTransition, "the subscription's state does not allow it")
-	case errors.Is(err, partition.ErrOutOfRange):
+	case errors.Is(err, machine.ErrOutOfRange):
 		return refusal.New(refusal.PositionOutOfRange, "the position is beyond the end")
 	}
 	return err

@@ -4,9 +4,9 @@ import (
 	"context"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -38,7 +38,7 @@ func (m *Manager) Seek(
 		to[n] = position
 	}
 	var seeks []*topicv1.Seek
-	err := g.Do(func(n int, h *partition.Group) error {
+	err := g.Do(func(n int, h *machine.GroupState) error {
 		move := h.SeekTo
 		if r.GetDryRun() {
 			move = h.Preview

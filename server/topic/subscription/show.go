@@ -7,9 +7,9 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
-	"github.com/parley-chat/parley/server/topic/partition"
 )
 
 // Show is what clients see of a subscription. The caller holds the topic's lock.
@@ -29,7 +29,7 @@ func Show(l *live.Topic, sub *catalog.Subscription, places bool) *topicv1.Subscr
 	}
 	d.Flapping = lifecycle.Flaps(row.Restarts)
 	for n, p := range l.Parts {
-		p.Do(func(m *partition.Partition) {
+		p.Do(func(m *machine.Machine) {
 			h := m.Group(sub.Group)
 			if h == nil {
 				return

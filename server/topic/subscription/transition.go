@@ -4,9 +4,9 @@ import (
 	"context"
 
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/refusal"
 	"github.com/parley-chat/parley/server/topic/session"
 )
@@ -79,7 +79,7 @@ func (m *Manager) apply(
 	if g == nil { // it had ended
 		return 0, nil
 	}
-	err = g.Do(func(_ int, h *partition.Group) error {
+	err = g.Do(func(_ int, h *machine.GroupState) error {
 		n, err := step(h, from, to, backfill)
 		messages += n
 		return unexpected(err)
@@ -103,7 +103,7 @@ func (m *Manager) apply(
 	return messages, err
 }
 
-func step(h *partition.Group, from, to lifecycle.State, backfill bool) (messages int64, err error) {
+func step(h *machine.GroupState, from, to lifecycle.State, backfill bool) (messages int64, err error) {
 	switch {
 	case to == lifecycle.Paused:
 		return 0, h.Pause()

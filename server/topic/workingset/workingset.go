@@ -20,10 +20,10 @@ import (
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/lifecycle"
 	"github.com/parley-chat/parley/server/topic/live"
 	"github.com/parley-chat/parley/server/topic/owner"
-	"github.com/parley-chat/parley/server/topic/partition"
 	"github.com/parley-chat/parley/server/topic/refusal"
 	"github.com/parley-chat/parley/server/topic/session"
 	"github.com/parley-chat/parley/server/topic/settings"
@@ -44,7 +44,7 @@ type Config struct {
 	// Queue begins the group of a queue that has none yet; the topic's lock is held for writing.
 	Queue func(context.Context, *live.Topic) error
 	// Letters is called with messages that failed too often, see session.Config.
-	Letters func(t *catalog.Topic, g *session.Group, part int, letters []partition.Letter)
+	Letters func(t *catalog.Topic, g *session.Group, part int, letters []machine.Undeliverable)
 	// Watch says that there is a group more whose heartbeats count.
 	Watch func()
 	// Opened is called with each subscription of a topic that is being opened; the topic's lock
@@ -179,7 +179,7 @@ func (s *Set) Enlist(l *live.Topic, sub *catalog.Subscription) {
 		Topic: t.Name, Name: sub.Group, Parts: l.Parts, Flusher: s.cfg.Flusher, Clock: s.cfg.Steady,
 		KeyOrder: sub.Config.GetOrdering() == topicv1.Ordering_ORDERING_KEY,
 		Durable:  func() bool { return t.View().Config.GetCompletionMode() == settings.ReferenceCounting },
-		Letters: func(g *session.Group, part int, letters []partition.Letter) {
+		Letters: func(g *session.Group, part int, letters []machine.Undeliverable) {
 			s.cfg.Letters(t, g, part, letters)
 		},
 		Failed: func(err error) {

@@ -1,0 +1,324 @@
+package machine
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/parley-chat/parley/server/commitlog"
+)
+
+// leaseSteps is into how many steps the length of a lease is divided: leases end at whole
+// steps, so that what a member gets in one step is one lease.
+const leaseSteps = 64
+
+// delivery is one call of Next.
+type delivery struct {
+	*GroupState
+	now, deadline int64
+	limit         int
+	room          int  // messages that may be handed out for the first time
+	simple        bool // every member takes every message
+	ready         *Set
+	late          bool // ready is what a backfill has
+	dst           []Piece
+}
+
+// leaseEnd is when a lease ends that begins now.
+func (g *GroupState) leaseEnd(now int64) int64 {
+	step := max(int64(g.config.Lease)/leaseSteps, 1)
+	return (now + int64(g.config.Lease) + step - 1) / step * step
+}
+
+// Next hands out messages, limit at most: retries that are due and what is next, oldest
+// first. It appends to dst, which may have memory to use.
+func (g *GroupState) Next(now time.Time, limit int, dst []Piece) ([]Piece, Wait) {
+	g.p.Reconcile()
+	if g.state != Active || len(g.members) == 0 {
+		return dst, Wait{Reason: Full}
+	}
+	d := delivery{GroupState: g, now: now.UnixNano(), limit: limit, ready: &g.ready, dst: dst}
+	d.deadline = g.leaseEnd(d.now)
+	d.simple = g.filter == nil && !g.config.KeyOrder && !g.config.Hash &&
+		!slices.ContainsFunc(g.members, func(m *Member) bool { return m.filter != nil })
+	g.due(d.now)
+	d.room = g.room()
+	w, ok := d.serveAside()
+	for ok && d.limit > 0 {
+		w, ok = d.step()
+	}
+	if ok {
+		w = Wait{Reason: Limit}
+	}
+	if w.Reason == Idle || w.Reason == Full {
+		w = d.catchUp(w)
+	}
+	return d.dst, w
+}
+
+// step deals with the first positions that are ready; false if it cannot.
+func (d *delivery) step() (Wait, bool) {
+	r, ok := d.ready.NextRun(0)
+	if !ok || r.From >= d.p.end {
+		return Wait{Reason: Idle}, false
+	}
+	floor := d.from()
+	top := floor + d.p.window
+	if r.From >= top {
+		return Wait{Reason: Full}, false
+	}
+	batch, residence := d.p.source.At(r.From)
+	if residence == Missing {
+		return Wait{Reason: Fetch, Position: r.From}, false
+	}
+	if residence == Beyond {
+		return Wait{Reason: Idle}, false
+	}
+	if batch.Base > r.From {
+		d.skipVoid(r.From, min(r.To, batch.Base))
+		return Wait{}, true
+	}
+	i := int(r.From - batch.Base)
+	j := i + int(min(int64(d.limit), int64(batch.Count()-i), r.To-r.From, top-r.From))
+	if d.late {
+		j = i + int(min(int64(j-i), d.history.Allowed))
+	}
+	// What was under way before, and what all others wait behind, makes no cursor larger.
+	if r.From > floor && (d.late || r.From > d.fails.Latest()) {
+		if d.room <= 0 {
+			return Wait{Reason: Full}, false
+		}
+		j = min(j, i+d.room)
+	}
+	attempt := 1
+	if d.fails.Upto(r.From) {
+		var end int64
+		attempt, end = d.fails.Attempt(r.From, batch.Base+int64(j), d.now, d.config.MaxAttempts)
+		if j = int(end - batch.Base); attempt == 0 {
+			d.deferOne(batch, i)
+			return Wait{}, true
+		}
+	}
+	if to := batch.Address(); to != "" && to != d.address {
+		d.pass(batch, i)
+		return Wait{}, true
+	}
+	if d.simple && d.keys.Len() == 0 {
+		return d.inTurns(batch, i, j, attempt)
+	}
+	return d.one(batch, i, attempt)
+}
+
+// from is the position that the others wait behind.
+func (d *delivery) from() int64 {
+	if d.late {
+		return d.behind()
+	}
+	return d.Floor()
+}
+
+// skipVoid passes positions that do not exist.
+func (d *delivery) skipVoid(from, to int64) {
+	d.ready.Remove(from, to)
+	d.acked.Add(from, to)
+	d.version++
+}
+
+// deferOne deals with message i, which failed and is not to be delivered now.
+func (d *delivery) deferOne(batch *commitlog.Batch, i int) {
+	position := batch.Base + int64(i)
+	key := ""
+	if d.fails.Dying.Contains(position) {
+		if key = batch.Key(i); !d.waits(key, position) {
+			d.ready.Remove(position, position+1)
+			d.keys.Hold(key, position) // until Buried
+		}
+		return
+	}
+	if d.config.KeyOrder || d.config.Exhausted == ParkKey {
+		key = batch.Key(i)
+		if d.waits(key, position) {
+			return
+		}
+	}
+	d.ready.Remove(position, position+1)
+	f := d.fails.Get(position)
+	if f.Attempts < d.config.MaxAttempts {
+		if d.config.KeyOrder {
+			d.keys.Hold(key, position)
+		}
+		d.fails.Wait(position)
+		return
+	}
+	if d.config.Exhausted == ParkKey {
+		d.keys.Hold(key, position)
+		d.fails.Park(position, key)
+		return
+	}
+	if d.config.KeyOrder {
+		d.keys.Hold(key, position)
+	}
+	d.exhaust(position, f.Attempts, "")
+}
+
+// inTurns hands out messages that any member may have, some to each.
+func (d *delivery) inTurns(batch *commitlog.Batch, i, j, attempt int) (Wait, bool) {
+	share := (j - i + len(d.members) - 1) / len(d.members)
+	for range d.members {
+		m := d.members[d.turn%len(d.members)]
+		d.turn = (d.turn + 1) % len(d.members)
+		if n := m.budget.Take(batch, i, min(j, i+share), d.late); n > 0 {
+			d.ready.Remove(batch.Base+int64(i), batch.Base+int64(i+n))
+			d.hand(m, batch, i, i+n, attempt)
+			return Wait{}, true
+		}
+	}
+	return Wait{Reason: Credits}, false
+}
+
+// one deals with one message that not every member may have, or not now.
+func (d *delivery) one(batch *commitlog.Batch, i, attempt int) (Wait, bool) {
+	position := batch.Base + int64(i)
+	takers := 0
+	if d.filter.Accepts(batch, i) {
+		for _, m := range d.members {
+			if m.filter.Accepts(batch, i) {
+				takers++
+			}
+		}
+	}
+	if takers == 0 {
+		d.pass(batch, i)
+		return Wait{}, true
+	}
+	key := ""
+	if d.config.KeyOrder || d.config.Hash || d.keys.Len() > 0 {
+		key = batch.Key(i)
+	}
+	if d.waits(key, position) {
+		return Wait{}, true
+	}
+	m := d.choose(batch, i, takers, key)
+	if m == nil && d.late {
+		return Wait{Reason: Credits}, false
+	}
+	d.ready.Remove(position, position+1)
+	if d.config.KeyOrder {
+		d.keys.Hold(key, position)
+	}
+	if m != nil {
+		d.hand(m, batch, i, i+1, attempt)
+		return Wait{}, true
+	}
+	// Others may have credits for what follows.
+	return Wait{Reason: Credits}, slices.ContainsFunc(d.members, func(m *Member) bool { return m.budget.Has() })
+}
+
+// pass is done with message i, which is for nobody in the group.
+func (d *delivery) pass(batch *commitlog.Batch, i int) {
+	position := batch.Base + int64(i)
+	if d.keys.Len() > 0 && !d.keys.Blocked(batch.Key(i), position) {
+		d.keys.Hold(batch.Key(i), position) // others may wait for it
+	}
+	d.ready.Remove(position, position+1)
+	d.filtered++
+	d.done(position, position+1)
+}
+
+// choose returns the member that gets message i of those that take it, and takes its
+// credits. If there are none it sets the message aside for all that may have it, unless it
+// is of a backfill: others would wait behind it.
+func (d *delivery) choose(batch *commitlog.Batch, i, takers int, key string) *Member {
+	position := batch.Base + int64(i)
+	at, of := d.turn, len(d.members)
+	if d.config.Hash {
+		at, of = int(hash(key, d.p.number, position)&0x7fffffff)%takers, 1
+	}
+	var may []*Member
+	for k := range d.members { // by name from the first, or in turns
+		m := d.members[k]
+		if !d.config.Hash {
+			m = d.members[(at+k)%of]
+		}
+		if !m.filter.Accepts(batch, i) {
+			continue
+		}
+		if d.config.Hash {
+			if at--; at >= 0 {
+				continue
+			}
+		}
+		if m.aside.Empty() && m.budget.Take(batch, i, i+1, d.late) > 0 {
+			d.turn = (d.turn + k + 1) % len(d.members)
+			return m
+		}
+		may = append(may, m)
+		if d.config.Hash {
+			break
+		}
+	}
+	for _, m := range may {
+		if !d.late {
+			m.aside.Add(position, position+1)
+		}
+	}
+	return nil
+}
+
+// serveAside hands out what was set aside for members that have credits again.
+func (d *delivery) serveAside() (Wait, bool) {
+	for _, m := range d.members {
+		for position, ok := m.aside.First(); ok && d.limit > 0 && m.budget.Has(); position, ok = m.aside.First() {
+			batch, residence := d.p.source.At(position)
+			if residence != Resident {
+				return Wait{Reason: Fetch, Position: position}, false
+			}
+			i := int(position - batch.Base)
+			blocked := d.keys.Len() > 0 && d.waits(batch.Key(i), position) // its key was parked meanwhile
+			if !blocked && m.budget.Take(batch, i, i+1, false) == 0 {
+				break
+			}
+			for _, other := range d.members {
+				other.aside.Remove(position, position+1)
+			}
+			if blocked {
+				continue
+			}
+			d.hand(m, batch, i, i+1, d.fails.Get(position).Attempts+1)
+		}
+	}
+	return Wait{}, true
+}
+
+// hand gives a member messages, whose credits are taken.
+func (d *delivery) hand(m *Member, batch *commitlog.Batch, i, j, attempt int) {
+	d.leases.Insert(lease[*Member]{
+		From: batch.Base + int64(i), To: batch.Base + int64(j), Deadline: d.deadline, Size: int64(batch.Size(i, j)),
+		Owner: m,
+	})
+	if d.GroupState.deadline == 0 || d.deadline < d.GroupState.deadline {
+		d.GroupState.deadline = d.deadline
+	}
+	m.inFlight += int64(j - i)
+	d.limit -= j - i
+	d.room -= j - i
+	if n := len(d.dst); n > 0 {
+		last := &d.dst[n-1]
+		if last.Member == m && last.Batch == batch && last.To == i && last.Attempt == attempt {
+			last.To = j
+			return
+		}
+	}
+	d.dst = append(d.dst, Piece{Member: m, Batch: batch, From: i, To: j, Attempt: attempt})
+}
+
+// hash is Java's String.hashCode of a key or, without one, of the message's id.
+func hash(key string, partition int32, position int64) int32 {
+	if key == "" {
+		var id [32]byte
+		b := strconv.AppendInt(id[:0], int64(partition), 10)
+		b = strconv.AppendInt(append(b, '-'), position, 10)
+		return javaHash(string(b))
+	}
+	return javaHash(key)
+}

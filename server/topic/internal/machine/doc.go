@@ -1,0 +1,18 @@
+// Package machine is the state machine of one partition of a topic and of all groups that
+// read it: which group is to receive which position, what it has acknowledged, which member
+// has which message for how long, and what is tried again when. It has no goroutine, no clock
+// and no input or output. Its caller calls one method at a time and passes the time.
+//
+// A Machine has a GroupState for each group. Requirements are runs of positions (Set), not
+// rows per message: a message that is published belongs to every group with an open last run,
+// and a change of state adds or removes runs. Each position that a group is to receive is in
+// one place: ready, leased, delayed, waiting for its key, or being stored as a dead letter.
+//
+// Each part of a group has a file: leases (lease.go), keys in order (keylock.go), failures,
+// their pauses and dead letters (failure.go), the positions of a backfill (catchup.go), the
+// credits of a session (budget.go), filters (filter.go), why a member is refused (outcome.go),
+// and the stored form (cursor.go, save.go).
+//
+// Concurrency: a Machine and its groups belong to their caller. A Budget is safe for
+// concurrent use; its lock is held during no call to anything else.
+package machine

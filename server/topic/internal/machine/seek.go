@@ -1,0 +1,66 @@
+package machine
+
+// Move is what SeekTo does.
+type Move struct {
+	From, To             int64 // floor before and after
+	Redelivered, Skipped int64
+	Gap                  bool // the place was no longer there: it is the oldest that is
+}
+
+// Moves is how often the group was moved by SeekTo.
+func (g *GroupState) Moves() int64 { return g.moves }
+
+// Preview returns what SeekTo would.
+func (g *GroupState) Preview(to int64) (Move, error) {
+	if g.state != Active && g.state != Paused {
+		return Move{}, ErrState
+	}
+	if to > g.p.end {
+		return Move{}, ErrOutOfRange
+	}
+	m := Move{From: g.Floor(), To: max(to, g.p.start), Gap: to < g.p.start}
+	skipped := g.readable.Clone()
+	skipped.Union(&g.history.Set)
+	skipped.Subtract(&g.acked)
+	m.Skipped = skipped.Count(0, m.To)
+	m.Redelivered = g.acked.Count(m.To, g.p.end)
+	return m, nil
+}
+
+// SeekTo moves the group: what lies before to is not delivered any more, everything from to
+// on is, acknowledged or not. Messages that are not complete are held for the group.
+// Errors: ErrOutOfRange, ErrState if it is neither active nor paused.
+func (g *GroupState) SeekTo(to int64) (Move, error) {
+	m, err := g.Preview(to)
+	if err != nil {
+		return Move{}, err
+	}
+	g.p.hold(m.To)
+	g.p.settle()
+	g.leaveHistory()
+	g.reset()
+	g.drop(m.To)
+	g.required.Remove(m.To, NoEnd)
+	g.acked.Remove(m.To, NoEnd)
+	g.start = m.To
+	g.moves++
+	g.claim(m.To, true)
+	g.rebuild()
+	return m, nil
+}
+
+// Skip takes an active or paused group off what lies before a position and is not
+// acknowledged; what lies behind stays as it is. It returns how many messages these were
+// that it was to receive.
+func (g *GroupState) Skip(to int64) int64 {
+	if g.state != Active && g.state != Paused {
+		return 0
+	}
+	to = min(to, g.p.end)
+	n := g.drop(to)
+	g.endLeases(to)
+	g.fails.Forget(to)
+	g.changed()
+	g.rebuild()
+	return n
+}
