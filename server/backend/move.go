@@ -25,7 +25,7 @@ import (
 	"github.com/parley-chat/parley/server/store/embedded/raw"
 	"github.com/parley-chat/parley/server/store/embedded/records"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/topic/moved"
+	"github.com/parley-chat/parley/server/topic"
 )
 
 // ErrImported says that an import was complete already, but for the files' way to their places, which they
@@ -61,7 +61,7 @@ func OpenExport(ctx context.Context, cfg Config, m Moving) (src move.Source, clo
 
 // checkTopics refuses durable topics that no other place can have.
 func checkTopics(ctx context.Context, st store.Store) error {
-	topics, err := moved.Topics(ctx, st)
+	topics, err := topic.MovedTopics(ctx, st)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func embeddedSource(ctx context.Context, st *embedded.Store) (src move.Source, e
 	if src.Header.History, err = st.Lineage(); err != nil {
 		return src, err
 	}
-	counters, err := moved.Read(ctx, st)
+	counters, err := topic.ReadMovedCounters(ctx, st)
 	src.Header.Topics = move.TopicCounters(counters)
 	return src, err
 }
@@ -263,7 +263,7 @@ func (t *embeddedTarget) Written(context.Context) (move.Source, error) { return 
 
 // Finish implements move.Target.
 func (t *embeddedTarget) Finish(ctx context.Context, h move.Header) error {
-	if err := moved.Complete(ctx, t.st, moved.Counters(h.Topics), 0); err != nil {
+	if err := topic.CompleteMove(ctx, t.st, topic.MovedCounters(h.Topics), 0); err != nil {
 		return err
 	}
 	all := func(t kafka.Topic) int32 { return t.Partitions }

@@ -17,8 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/topic/catalog"
-	"github.com/parley-chat/parley/server/topic/moved"
+	"github.com/parley-chat/parley/server/topic"
 )
 
 // modeDistributed is what an export says of its source.
@@ -65,7 +64,7 @@ func openDistributedExport(ctx context.Context, cfg Config, m Moving) (
 		return fail(err)
 	}
 	src.Header.Mode, src.Header.History = modeDistributed, st.Lineage()
-	counters, err := moved.Read(ctx, st)
+	counters, err := topic.ReadMovedCounters(ctx, st)
 	if err != nil {
 		return fail(err)
 	}
@@ -207,7 +206,7 @@ func (t *distributedTarget) log(ctx context.Context, slot int) (topicstore.Confi
 	if len(k.Brokers) == 0 {
 		return topicstore.Config{}, errors.New("kafka-brokers is needed for the messages of durable topics")
 	}
-	installation, err := catalog.Installation(ctx, t.st)
+	installation, err := topic.Installation(ctx, t.st)
 	return topicstore.Config{Addr: k.Addr(), Options: k.Options(), Slot: slot, Slots: t.moving.TopicSlots,
 		Installation: installation,
 		Replication:  int16(t.moving.Replication), Clock: time.Now, Logger: loggerOf(t.cfg)}, err
@@ -216,7 +215,7 @@ func (t *distributedTarget) log(ctx context.Context, slot int) (topicstore.Confi
 // Records implements move.Target.
 func (t *distributedTarget) Records(ctx context.Context, list []store.Record) error {
 	if t.topics == nil {
-		topics, err := moved.Topics(ctx, t.st)
+		topics, err := topic.MovedTopics(ctx, t.st)
 		if err != nil {
 			return err
 		}
@@ -258,10 +257,10 @@ const maxNumbers = 5_000
 // record writes a record, or numbers of producers of one partition.
 func (t *distributedTarget) record(ctx context.Context, list ...commitlog.Carried) error {
 	c := list[0]
-	topic := t.topics[c.Partition.Topic]
-	to, err := t.carrier(ctx, catalog.SlotOf(topic.Name, t.moving.TopicSlots))
+	of := t.topics[c.Partition.Topic]
+	to, err := t.carrier(ctx, topic.SlotOf(of.Name, t.moving.TopicSlots))
 	if err == nil {
-		err = to.Create(ctx, topic)
+		err = to.Create(ctx, of)
 	}
 	switch {
 	case err != nil:
@@ -277,7 +276,7 @@ func (t *distributedTarget) record(ctx context.Context, list ...commitlog.Carrie
 		err = to.Start(ctx, c.Partition, c.Start)
 	}
 	if err != nil {
-		return fmt.Errorf("topic %s: %w", topic.Name, err)
+		return fmt.Errorf("topic %s: %w", of.Name, err)
 	}
 	return nil
 }
@@ -318,7 +317,7 @@ func (t *distributedTarget) content(ctx context.Context) (src move.Source, err e
 		slots = int(n)
 	}
 	if len(t.cfg.Distributed.Kafka.Brokers) == 0 {
-		topics, err := moved.Topics(ctx, t.st)
+		topics, err := topic.MovedTopics(ctx, t.st)
 		if err == nil && len(topics) > 0 {
 			err = errors.New("kafka-brokers is needed: there are durable topics")
 		}
@@ -334,7 +333,7 @@ func (t *distributedTarget) content(ctx context.Context) (src move.Source, err e
 
 // Finish implements move.Target.
 func (t *distributedTarget) Finish(ctx context.Context, h move.Header) error {
-	if err := moved.Complete(ctx, t.st, moved.Counters(h.Topics), t.moving.TopicSlots); err != nil {
+	if err := topic.CompleteMove(ctx, t.st, topic.MovedCounters(h.Topics), t.moving.TopicSlots); err != nil {
 		return err
 	}
 	all := func(t kafka.Topic) int32 { return t.Partitions }

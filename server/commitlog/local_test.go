@@ -17,7 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
-	"github.com/parley-chat/parley/server/topic/settings"
+	"github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/workers/migrate"
 )
 
@@ -479,7 +479,7 @@ func (f *full) Commit(
 // A log has room for the partitions of every topic that can be configured or migrated to.
 func TestPartitionsOfAllTopicsFit(t *testing.T) {
 	for what, most := range map[string]int32{
-		"durable topics": settings.MaxPartitions, "migrations": migrate.MaxPartitions,
+		"durable topics": topic.MaxPartitions, "migrations": migrate.MaxPartitions,
 	} {
 		log := commitlog.NewLocal(records.Of(embeddedtest.NewDisk(nil).Open(t, nil)), time.Now)
 		last := commitlog.Partition{Topic: 1, Number: most - 1}

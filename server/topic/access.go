@@ -8,9 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/settings"
 )
 
 // Caller is who calls.
@@ -31,7 +30,7 @@ const (
 // allowed reports whether a caller has a role in a topic, or another one that includes
 // it. Who has a role in a topic has it in that of its dead letters. Topics that show all
 // chats operators alone administer.
-func (s *Service) allowed(c Caller, t *catalog.Topic, want topicv1.Role) bool {
+func (s *Service) allowed(c Caller, t *storage.Topic, want topicv1.Role) bool {
 	if c.Operator {
 		return true
 	}
@@ -41,7 +40,7 @@ func (s *Service) allowed(c Caller, t *catalog.Topic, want topicv1.Role) bool {
 	if has(c, t, want) {
 		return true
 	}
-	parent, ok := strings.CutSuffix(t.Name, settings.DeadLetters)
+	parent, ok := strings.CutSuffix(t.Name, storage.DeadLetterSuffix)
 	if !ok {
 		return false
 	}
@@ -49,14 +48,14 @@ func (s *Service) allowed(c Caller, t *catalog.Topic, want topicv1.Role) bool {
 	return of != nil && has(c, of, want)
 }
 
-func has(c Caller, t *catalog.Topic, want topicv1.Role) bool {
+func has(c Caller, t *storage.Topic, want topicv1.Role) bool {
 	role, ok := t.View().Bindings[c.Principal]
 	return ok && (want == anyRole || role == want || role == admin)
 }
 
 // find returns a topic in which the caller has a role. To callers who may not know
 // whether there is such a topic, one that there is not is refused like another's.
-func (s *Service) find(c Caller, name string, want topicv1.Role) (*catalog.Topic, error) {
+func (s *Service) find(c Caller, name string, want topicv1.Role) (*storage.Topic, error) {
 	t := s.catalog.Topic(name)
 	if t == nil || t.View().Deleting {
 		if c.Operator || c.Creator {

@@ -10,8 +10,8 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/settings"
 )
 
 // HQ-K10, HQ-K14, HQ-K15, HQ-K18: a backfill that is cancelled gives up what nobody has begun with, and continues
@@ -152,18 +152,18 @@ func TestBackfillOfQueue(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.configure("q", nil)
 		x.publish("q", 0, 50)
-		a := x.backfill(&topicv1.StartBackfillRequest{Topic: "q", Group: settings.QueueGroup})
+		a := x.backfill(&topicv1.StartBackfillRequest{Topic: "q", Group: storage.QueueGroup})
 		if b := a.GetBackfill(); b.GetTotal() != 0 || b.GetStatus() != topicv1.BackfillStatus_BACKFILL_STATUS_COMPLETED {
 			t.Errorf("of what it has anyway: %v", b)
 		}
-		_, err := x.Seek(t.Context(), op, &topicv1.SeekSubscriptionRequest{Topic: "q", Group: settings.QueueGroup,
+		_, err := x.Seek(t.Context(), op, &topicv1.SeekSubscriptionRequest{Topic: "q", Group: storage.QueueGroup,
 			To: &topicv1.Position{At: &topicv1.Position_Latest{Latest: true}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := x.drained("q", settings.QueueGroup, "m")
+		m := x.drained("q", storage.QueueGroup, "m")
 		defer m.stop()
-		a = x.backfill(&topicv1.StartBackfillRequest{Topic: "q", Group: settings.QueueGroup, Again: true})
+		a = x.backfill(&topicv1.StartBackfillRequest{Topic: "q", Group: storage.QueueGroup, Again: true})
 		if n, again := m.got(); a.GetBackfill().GetProcessed() != 50 || n != 50 || again != 0 {
 			t.Errorf("%v: %d messages, %d again", a.GetBackfill(), n, again)
 		}

@@ -5,9 +5,8 @@ import (
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/topic/backfill"
-	"github.com/parley-chat/parley/server/topic/catalog"
-	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -15,7 +14,7 @@ import (
 const backfillWait = 10 * time.Second
 
 // Backfills runs the backfills, for metrics.
-func (s *Service) Backfills() *backfill.Runner { return s.backfills }
+func (s *Service) Backfills() *serving.Backfills { return s.backfills }
 
 // StartBackfill starts or continues a backfill.
 func (s *Service) StartBackfill(
@@ -25,7 +24,7 @@ func (s *Service) StartBackfill(
 	var messages int64
 	l, err := s.changeBackfill(ctx, c, r.GetTopic(), r.GetGroup(), func(change change) error {
 		return s.audited(ctx, c, "StartBackfill", r, func() error {
-			return change(func(l *live.Topic, sub *catalog.Subscription) (err error) {
+			return change(func(l *serving.OpenTopic, sub *storage.Subscription) (err error) {
 				messages, answer.Started, err = s.backfills.Start(ctx, l, sub, r)
 				return err
 			})
@@ -35,7 +34,7 @@ func (s *Service) StartBackfill(
 		return nil, err
 	}
 	defer l.Release()
-	if answer.GetStarted() && !r.GetAsync() && messages <= backfill.Small {
+	if answer.GetStarted() && !r.GetAsync() && messages <= serving.SmallBackfill {
 		s.backfills.Await(ctx, l, r.GetGroup(), backfillWait)
 	}
 	answer.Backfill, err = s.backfillOf(l, r.GetGroup())
@@ -48,7 +47,7 @@ func (s *Service) CancelBackfill(
 ) (*topicv1.CancelBackfillResponse, error) {
 	l, err := s.changeBackfill(ctx, c, r.GetTopic(), r.GetGroup(), func(change change) error {
 		return s.audited(ctx, c, "CancelBackfill", r, func() error {
-			return change(func(l *live.Topic, sub *catalog.Subscription) error {
+			return change(func(l *serving.OpenTopic, sub *storage.Subscription) error {
 				return s.backfills.Cancel(ctx, l, sub)
 			})
 		})
@@ -104,13 +103,13 @@ func (s *Service) WatchBackfill(
 }
 
 // change runs what changes a subscription, under the topic's lock for writing.
-type change func(func(l *live.Topic, sub *catalog.Subscription) error) error
+type change func(func(l *serving.OpenTopic, sub *storage.Subscription) error) error
 
 // changeBackfill changes a subscription's backfill. It returns the topic, which the caller
 // releases.
 func (s *Service) changeBackfill(
 	ctx context.Context, c Caller, topic, group string, do func(change) error,
-) (*live.Topic, error) {
+) (*serving.OpenTopic, error) {
 	t, err := s.find(c, topic, subscriber)
 	if err != nil {
 		return nil, err
@@ -120,7 +119,7 @@ func (s *Service) changeBackfill(
 		return nil, err
 	}
 	if err = s.sources.Follow(ctx, l); err == nil {
-		err = do(func(f func(l *live.Topic, sub *catalog.Subscription) error) error {
+		err = do(func(f func(l *serving.OpenTopic, sub *storage.Subscription) error) error {
 			t.Lock.Lock()
 			defer t.Lock.Unlock()
 			sub := t.Subscription(group)
@@ -137,7 +136,7 @@ func (s *Service) changeBackfill(
 	return l, nil
 }
 
-func (s *Service) backfillOf(l *live.Topic, group string) (*topicv1.Backfill, error) {
+func (s *Service) backfillOf(l *serving.OpenTopic, group string) (*topicv1.Backfill, error) {
 	l.Lock.RLock()
 	defer l.Lock.RUnlock()
 	sub := l.Subscription(group)

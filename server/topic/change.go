@@ -4,18 +4,16 @@ import (
 	"context"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/topic/catalog"
 	"github.com/parley-chat/parley/server/topic/internal/machine"
-	"github.com/parley-chat/parley/server/topic/lifecycle"
-	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/settings"
 )
 
 // reconfigure changes a topic, or says what that would mean. When it has become one whose
 // acknowledgements are answered when they are durable, those of before are, too.
 func (s *Service) reconfigure(
-	ctx context.Context, t *catalog.Topic, r *topicv1.ConfigureTopicRequest,
+	ctx context.Context, t *storage.Topic, r *topicv1.ConfigureTopicRequest,
 ) (*topicv1.ConfigureTopicResponse, error) {
 	l, err := s.topics.Open(ctx, t)
 	if err != nil {
@@ -23,7 +21,7 @@ func (s *Service) reconfigure(
 	}
 	defer l.Release()
 	answer, err := s.change(ctx, l, r)
-	if err != nil || r.GetDryRun() || answer.GetTopic().GetConfig().GetCompletionMode() != settings.ReferenceCounting {
+	if err != nil || r.GetDryRun() || answer.GetTopic().GetConfig().GetCompletionMode() != storage.ReferenceCounting {
 		return answer, err
 	}
 	for _, g := range l.Groups() {
@@ -35,23 +33,23 @@ func (s *Service) reconfigure(
 }
 
 func (s *Service) change(
-	ctx context.Context, l *live.Topic, r *topicv1.ConfigureTopicRequest,
+	ctx context.Context, l *serving.OpenTopic, r *topicv1.ConfigureTopicRequest,
 ) (*topicv1.ConfigureTopicResponse, error) {
 	t := l.Topic
 	t.Lock.Lock()
 	defer t.Lock.Unlock()
 	v := t.View()
-	if r.GetEtag() != "" && r.GetEtag() != catalog.Etag(v.Version) {
+	if r.GetEtag() != "" && r.GetEtag() != storage.Etag(v.Version) {
 		return nil, refusal.New(refusal.TopicExists, "topic %q was changed: its etag is not %.64q", t.Name, r.GetEtag())
 	}
-	config, warnings, err := settings.Topic(v.Config, r.GetConfig(), r.GetPreset())
+	config, warnings, err := storage.TopicConfig(v.Config, r.GetConfig(), r.GetPreset())
 	if err != nil {
 		return nil, err
 	}
-	queue := t.Subscription(settings.QueueGroup)
-	begun := queue != nil && queue.State != lifecycle.Cancelled
-	answer := &topicv1.ConfigureTopicResponse{Effects: settings.Effects(v.Config, config, begun)}
-	becomes := v.Config.GetSemantics() != config.GetSemantics() && config.GetSemantics() == settings.Queue
+	queue := t.Subscription(storage.QueueGroup)
+	begun := queue != nil && queue.State != storage.Cancelled
+	answer := &topicv1.ConfigureTopicResponse{Effects: storage.Effects(v.Config, config, begun)}
+	becomes := v.Config.GetSemantics() != config.GetSemantics() && config.GetSemantics() == storage.Queue
 	if becomes {
 		if err := ended(t); err != nil {
 			return nil, err
@@ -94,9 +92,9 @@ func (s *Service) change(
 // ended reports, as a refusal, who keeps a topic of groups from becoming a queue. The other
 // way nobody does: the group $queue stays, like one that is subscribed, until it is
 // cancelled, so that nothing in it is lost.
-func ended(t *catalog.Topic) error {
+func ended(t *storage.Topic) error {
 	for _, sub := range t.Subscriptions() {
-		if sub.Group != settings.QueueGroup && sub.State != lifecycle.Cancelled {
+		if sub.Group != storage.QueueGroup && sub.State != storage.Cancelled {
 			return refusal.New(refusal.InvalidTransition,
 				"group %q is subscribed: a topic becomes a queue when all groups are cancelled", sub.Group)
 		}

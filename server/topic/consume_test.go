@@ -13,9 +13,9 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/testkit"
-	"github.com/parley-chat/parley/server/topic/lifecycle"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/session"
 )
 
 // broken fails the plans of cursors while it is on.
@@ -219,7 +219,7 @@ func TestQueue(t *testing.T) {
 		if err := one.Detach(t.Context(), true); err != nil { // a queue has no end
 			t.Fatal(err)
 		}
-		two.End(session.Broken)
+		two.End(serving.Broken)
 		testkit.Advance(time.Hour)
 		x.want(x.attach("q", "", "3"), payloads(b))
 	})
@@ -398,11 +398,11 @@ func TestStoreAway(t *testing.T) {
 		on.Store(false)
 		testkit.Advance(time.Minute)
 		for i := range 5 {
-			if st := x.state("t", fmt.Sprint(i)); st != lifecycle.Active {
+			if st := x.state("t", fmt.Sprint(i)); st != storage.Active {
 				t.Error(st)
 			}
 		}
-		if x.Counters().BeatsFailed.Load() == 0 {
+		if x.Counters().HeartbeatsFailed.Load() == 0 {
 			t.Error("no heartbeat failed")
 		}
 	})

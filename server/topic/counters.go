@@ -2,12 +2,12 @@ package topic
 
 import (
 	"github.com/parley-chat/parley/server/topic/internal/machine"
-	"github.com/parley-chat/parley/server/topic/lifecycle"
-	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 )
 
 // Counters returns the counters.
-func (s *Service) Counters() *live.Counters { return s.counters }
+func (s *Service) Counters() *serving.Counters { return s.counters }
 
 // Sizes are what there is now, for metrics.
 type Sizes struct {
@@ -32,7 +32,7 @@ func (s *Service) Sizes() Sizes {
 func (s *Service) LargestBacklog() (most int64) {
 	for _, l := range s.topics.All() {
 		for _, g := range l.Groups() {
-			if !lifecycle.Receives(g.State()) {
+			if !storage.Receives(g.State()) {
 				continue
 			}
 			for _, p := range l.Parts {

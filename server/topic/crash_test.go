@@ -9,9 +9,9 @@ import (
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/topic/owner"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/session"
 )
 
 // After the power fails, whatever was being done: each publish that was answered is there,
@@ -133,7 +133,7 @@ func TestEarlierOwnerIsFenced(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		in, err := g.Group("g").Attach(session.Options{ID: "later", Member: "m", Messages: 10, Bytes: 1 << 20})
+		in, err := g.Group("g").Attach(serving.SessionOptions{ID: "later", Member: "m", Messages: 10, Bytes: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,10 +144,10 @@ func TestEarlierOwnerIsFenced(t *testing.T) {
 		if _, err := in.Ack(t.Context(), at(read(t, e.Deliveries)[:1])); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Ack(t.Context(), at(had[1:])); !errors.Is(err, owner.ErrFenced) {
+		if _, err := s.Ack(t.Context(), at(had[1:])); !errors.Is(err, storage.ErrFenced) {
 			t.Error(err)
 		}
-		x.ends = owner.ErrFenced
+		x.ends = storage.ErrFenced
 	})
 }
 

@@ -8,10 +8,10 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/commitlog"
-	"github.com/parley-chat/parley/server/topic/letters"
-	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/internal/operations"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/settings"
 )
 
 // letterKeep is how long dead letters are kept.
@@ -19,17 +19,17 @@ const letterKeep = 30 * 24 * time.Hour
 
 // graveyard returns the topic of a topic's dead letters, and makes it when it is needed
 // first: not for a topic that is being deleted. Release follows.
-func (s *Service) graveyard(ctx context.Context, l *live.Topic) (*live.Topic, error) {
+func (s *Service) graveyard(ctx context.Context, l *serving.OpenTopic) (*serving.OpenTopic, error) {
 	l.Lock.RLock()
 	defer l.Lock.RUnlock()
 	if l.View().Deleting {
 		return nil, refusal.Forbidden(l.Name)
 	}
-	name := l.Name + settings.DeadLetters
+	name := l.Name + storage.DeadLetterSuffix
 	t := s.catalog.Topic(name)
 	if t == nil {
-		config, _, err := settings.Topic(nil, &topicv1.TopicConfig{
-			Semantics: settings.PubSub, Partitions: int32(len(l.Parts)), MessageRetention: durationpb.New(letterKeep),
+		config, _, err := storage.TopicConfig(nil, &topicv1.TopicConfig{
+			Semantics: storage.PubSub, Partitions: int32(len(l.Parts)), MessageRetention: durationpb.New(letterKeep),
 			MaxRetention: durationpb.New(letterKeep), ZeroSubscriptionRetention: durationpb.New(letterKeep),
 		}, 0)
 		if err != nil {
@@ -43,16 +43,16 @@ func (s *Service) graveyard(ctx context.Context, l *live.Topic) (*live.Topic, er
 }
 
 // appendLetters stores batches in a topic of dead letters.
-func (s *Service) appendLetters(ctx context.Context, to *live.Topic, appends []commitlog.Append) error {
+func (s *Service) appendLetters(ctx context.Context, to *serving.OpenTopic, appends []commitlog.Append) error {
 	_, err := s.publisher.Append(ctx, to, appends, false)
 	return err
 }
 
 // Letters finds the dead letters of all topics.
-func (s *Service) Letters() *letters.Letters {
-	return letters.New(letters.Config{
+func (s *Service) Letters() *operations.DeadLetterStore {
+	return operations.NewDeadLetterStore(operations.DeadLettersConfig{
 		Catalog: s.catalog, Reader: s.sources.Reader, Logger: s.cfg.Logger, Open: s.topics.Open, Append: s.appendLetters,
-		Stored: func(ctx context.Context, l *live.Topic, group string) error {
+		Stored: func(ctx context.Context, l *serving.OpenTopic, group string) error {
 			return s.flusher.Wait(ctx, group, l.Parts...)
 		},
 	})

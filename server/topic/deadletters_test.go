@@ -12,8 +12,8 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/settings"
 )
 
 // noGraveyard fails the making of topics of dead letters while it is on.
@@ -24,7 +24,7 @@ type noGraveyard struct {
 }
 
 func (n noGraveyard) Transact(ctx context.Context, p store.Plan) error {
-	if n.on.Load() && strings.HasSuffix(p.Writes[0].Key.PK, n.name+settings.DeadLetters) {
+	if n.on.Load() && strings.HasSuffix(p.Writes[0].Key.PK, n.name+storage.DeadLetterSuffix) {
 		return store.ErrUnavailable
 	}
 	return n.Store.Transact(ctx, p)
@@ -187,7 +187,7 @@ func (x *fixture) fails(s *Session, had []got, reason string) {
 
 func (x *fixture) letters(name string) (n int64) {
 	x.t.Helper()
-	d, err := x.Topic(x.t.Context(), op, name+settings.DeadLetters)
+	d, err := x.Topic(x.t.Context(), op, name+storage.DeadLetterSuffix)
 	if err != nil {
 		x.t.Fatal(err)
 	}

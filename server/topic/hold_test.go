@@ -10,8 +10,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/testkit"
-	"github.com/parley-chat/parley/server/topic/jobs"
-	"github.com/parley-chat/parley/server/topic/letters"
+	"github.com/parley-chat/parley/server/topic/internal/operations"
 )
 
 // uses are calls that open a topic t with the group g, by what they are: some do what they are
@@ -22,8 +21,8 @@ func uses(x *fixture) map[string]func(ctx context.Context) error {
 		return func(ctx context.Context) error { _, err := f(ctx, op, "t", g); return err }
 	}
 	a := x.Admin()
-	parked := letters.Letter{Topic: "t", Group: "g", Place: letters.Place{Log: "t", Parked: true, Group: "g"}}
-	gone := letters.Letter{Topic: "t", Group: "g", Place: letters.Place{Log: "t.dlq"}, Message: &topicv1.TopicMessage{}}
+	parked := operations.DeadLetter{Topic: "t", Group: "g", Place: operations.DeadLetterPlace{Log: "t", Parked: true, Group: "g"}}
+	gone := operations.DeadLetter{Topic: "t", Group: "g", Place: operations.DeadLetterPlace{Log: "t.dlq"}, Message: &topicv1.TopicMessage{}}
 	return map[string]func(ctx context.Context) error{
 		"topic": func(ctx context.Context) error { _, err := x.Topic(ctx, op, "t"); return err },
 		"configure": func(ctx context.Context) error {
@@ -117,14 +116,14 @@ func uses(x *fixture) map[string]func(ctx context.Context) error {
 			return err
 		},
 		"scan letters": func(ctx context.Context) error {
-			return x.Letters().Scan(ctx, letters.Select{}, letters.Place{}, func(letters.Letter) error { return nil })
+			return x.Letters().Scan(ctx, operations.DeadLetterSelection{}, operations.DeadLetterPlace{}, func(operations.DeadLetter) error { return nil })
 		},
 		"redrive":           func(ctx context.Context) error { return x.Letters().Redrive(ctx, gone) },
 		"redrive unparked":  func(ctx context.Context) error { return x.Letters().Redrive(ctx, parked) },
 		"discard unparked":  func(ctx context.Context) error { return x.Letters().Discard(ctx, parked) },
-		"trim":              func(ctx context.Context) error { _, err := x.jobs.RunNow(ctx, jobs.Trim); return err },
-		"detect":            func(ctx context.Context) error { _, err := x.jobs.RunNow(ctx, jobs.Detection); return err },
-		"clean up":          func(ctx context.Context) error { _, err := x.jobs.RunNow(ctx, jobs.Subscriptions); return err },
+		"trim":              func(ctx context.Context) error { _, err := x.jobs.RunNow(ctx, operations.Trim); return err },
+		"detect":            func(ctx context.Context) error { _, err := x.jobs.RunNow(ctx, operations.Detection); return err },
+		"clean up":          func(ctx context.Context) error { _, err := x.jobs.RunNow(ctx, operations.Subscriptions); return err },
 		"nothing, and wait": func(context.Context) error { time.Sleep(11 * time.Minute); return nil },
 	}
 }

@@ -168,9 +168,9 @@ func TestHeartbeatsOfUnlikeGroups(t *testing.T) {
 		x.subscribe("t", "rare", &topicv1.SubscriptionConfig{HeartbeatInterval: seconds(3600)})
 		x.subscribe("t", "often", &topicv1.SubscriptionConfig{HeartbeatInterval: seconds(1), HeartbeatTimeout: seconds(5)})
 		x.attach("t", "often", "m")
-		before := x.Counters().BeatWrites.Load()
+		before := x.Counters().HeartbeatWrites.Load()
 		time.Sleep(20 * time.Second)
-		if n := x.Counters().BeatWrites.Load() - before; n < 18 || n > 21 {
+		if n := x.Counters().HeartbeatWrites.Load() - before; n < 18 || n > 21 {
 			t.Errorf("%d heartbeats in 20 s", n)
 		}
 	})

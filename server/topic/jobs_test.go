@@ -16,7 +16,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/topic/internal/machine"
-	"github.com/parley-chat/parley/server/topic/lifecycle"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -319,12 +319,12 @@ func TestDetectionFails(t *testing.T) {
 		x.subscribe("t", "g", beats(10, 50))
 		on.Store(true)
 		testkit.Advance(2 * time.Minute)
-		if n := x.Counters().DetectionFailed.Load(); n == 0 || x.state("t", "g") != lifecycle.Active {
+		if n := x.Counters().DetectionFailed.Load(); n == 0 || x.state("t", "g") != storage.Active {
 			t.Errorf("failed %d times", n)
 		}
 		on.Store(false)
 		testkit.Advance(2 * time.Minute)
-		if st := x.state("t", "g"); st != lifecycle.Dead {
+		if st := x.state("t", "g"); st != storage.Dead {
 			t.Error(st)
 		}
 		testkit.Equal(t, "detection", x.Admin().Jobs().GetJobs()[1].GetLast().GetProblem(), "")

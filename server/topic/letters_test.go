@@ -8,13 +8,13 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/testkit"
-	"github.com/parley-chat/parley/server/topic/letters"
+	"github.com/parley-chat/parley/server/topic/internal/operations"
 )
 
 // scanned lists the letters of a topic's messages.
-func (x *fixture) scanned(topic string) (list []letters.Letter) {
+func (x *fixture) scanned(topic string) (list []operations.DeadLetter) {
 	x.t.Helper()
-	err := x.Letters().Scan(x.t.Context(), letters.Select{Topic: topic}, letters.Place{}, func(l letters.Letter) error {
+	err := x.Letters().Scan(x.t.Context(), operations.DeadLetterSelection{Topic: topic}, operations.DeadLetterPlace{}, func(l operations.DeadLetter) error {
 		list = append(list, l)
 		return nil
 	})
@@ -32,7 +32,7 @@ func TestLetterGoesBackToItsGroup(t *testing.T) {
 		x.subscribe("t", "g", once())
 		s, other := x.attach("t", "g", "m"), x.attach("t", "other", "m")
 		m := &topicv1.TopicMessage{Key: "k", Type: "placed", CorrelationId: "c", Payload: []byte("0"),
-			Headers: map[string]string{"own": "1", letters.HeaderError: "not the server's"}}
+			Headers: map[string]string{"own": "1", operations.HeaderError: "not the server's"}}
 		req := &topicv1.PublishRequest{Topic: "t", Messages: []*topicv1.TopicMessage{m}}
 		if _, err := x.Publish(t.Context(), op, req); err != nil {
 			t.Fatal(err)
@@ -58,7 +58,7 @@ func TestLetterGoesBackToItsGroup(t *testing.T) {
 		had := x.want(s, "0")
 		if h := had[0].message.GetHeaders(); had[0].attempt != 1 || had[0].message.GetKey() != "k" || h["own"] != "1" ||
 			had[0].message.GetType() != "placed" || had[0].message.GetCorrelationId() != "c" ||
-			h[letters.HeaderRedriven] != "t.dlq/0-0" || h[letters.HeaderGroup] != "" {
+			h[operations.HeaderRedriven] != "t.dlq/0-0" || h[operations.HeaderGroup] != "" {
 			t.Errorf("%+v", had[0])
 		}
 		x.want(other, "")
@@ -93,7 +93,7 @@ func TestLetterWithoutItsGroup(t *testing.T) {
 			return is && err == nil
 		}
 		there := func() bool {
-			is, err := x.Letters().There(t.Context(), []letters.Letter{l})
+			is, err := x.Letters().There(t.Context(), []operations.DeadLetter{l})
 			return err == nil && is[0]
 		}
 		if _, err := x.Pause(t.Context(), op, "t", "g"); err != nil || !taken() {
@@ -102,7 +102,7 @@ func TestLetterWithoutItsGroup(t *testing.T) {
 		if _, err := x.Cancel(t.Context(), op, "t", "g"); err != nil || taken() {
 			t.Error("a cancelled group takes messages", err)
 		}
-		if err := x.Letters().Redrive(t.Context(), l); !errors.Is(err, letters.ErrGone) {
+		if err := x.Letters().Redrive(t.Context(), l); !errors.Is(err, operations.ErrDeadLetterGone) {
 			t.Error(err)
 		}
 		if !there() {
@@ -153,7 +153,7 @@ func TestParkedMessageIsALetter(t *testing.T) {
 			if err := do(t.Context(), found[0]); err != nil {
 				t.Fatal(err)
 			}
-			if err := do(t.Context(), found[0]); !errors.Is(err, letters.ErrGone) {
+			if err := do(t.Context(), found[0]); !errors.Is(err, operations.ErrDeadLetterGone) {
 				t.Error("twice: ", err)
 			}
 			x.restart()
@@ -190,8 +190,8 @@ func TestSelectLetters(t *testing.T) {
 		if len(all) != 80 {
 			t.Fatalf("%d letters", len(all))
 		}
-		count := func(sel letters.Select, from letters.Place) (n int) {
-			err := x.Letters().Scan(t.Context(), sel, from, func(l letters.Letter) error {
+		count := func(sel operations.DeadLetterSelection, from operations.DeadLetterPlace) (n int) {
+			err := x.Letters().Scan(t.Context(), sel, from, func(l operations.DeadLetter) error {
 				if l.Place.Compare(from) < 0 {
 					t.Errorf("%v comes before %v", l.Place, from)
 				}
@@ -207,31 +207,31 @@ func TestSelectLetters(t *testing.T) {
 			if i > 0 && all[i-1].Place.Compare(l.Place) >= 0 {
 				t.Fatalf("%v is behind %v", l.Place, all[i-1].Place)
 			}
-			if p, ok := letters.PlaceOf(l.Place.ID()); !ok || p != l.Place {
+			if p, ok := operations.DeadLetterPlaceOf(l.Place.ID()); !ok || p != l.Place {
 				t.Errorf("%s is read as %v", l.Place.ID(), p)
 			}
-			if n := count(letters.Select{}, l.Place); n != len(all)-i {
+			if n := count(operations.DeadLetterSelection{}, l.Place); n != len(all)-i {
 				t.Errorf("from %v on there are %d, not %d", l.Place, n, len(all)-i)
 			}
-			if n := count(letters.Select{Places: []letters.Place{l.Place}}, letters.Place{}); n != 1 {
+			if n := count(operations.DeadLetterSelection{Places: []operations.DeadLetterPlace{l.Place}}, operations.DeadLetterPlace{}); n != 1 {
 				t.Errorf("%v is found %d times", l.Place, n)
 			}
 		}
 		for name, c := range map[string]struct {
-			sel  letters.Select
+			sel  operations.DeadLetterSelection
 			want int
 		}{
-			"topic": {letters.Select{Topic: "t"}, 40}, "group": {letters.Select{Group: "h"}, 40},
-			"log":  {letters.Select{Logs: map[string]bool{"u.dlq": true}}, 40},
-			"both": {letters.Select{Topic: "t", Group: "g", Dead: true}, 20}, "none": {letters.Select{Topic: "v"}, 0},
+			"topic": {operations.DeadLetterSelection{Topic: "t"}, 40}, "group": {operations.DeadLetterSelection{Group: "h"}, 40},
+			"log":  {operations.DeadLetterSelection{Logs: map[string]bool{"u.dlq": true}}, 40},
+			"both": {operations.DeadLetterSelection{Topic: "t", Group: "g", Dead: true}, 20}, "none": {operations.DeadLetterSelection{Topic: "v"}, 0},
 		} {
-			if n := count(c.sel, letters.Place{}); n != c.want {
+			if n := count(c.sel, operations.DeadLetterPlace{}); n != c.want {
 				t.Errorf("%s: %d, not %d", name, n, c.want)
 			}
 		}
 		for _, id := range []string{"", "t", "t/", "t/0", "t/0-", "t/-1-0", "t/0--1", "t/0-0/g/x",
 			"g/t/0/0", fmt.Sprint("t/", 1<<40, "-0")} {
-			if p, ok := letters.PlaceOf(id); ok {
+			if p, ok := operations.DeadLetterPlaceOf(id); ok {
 				t.Errorf("%q is the place %v", id, p)
 			}
 		}

@@ -10,9 +10,9 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/testkit"
-	"github.com/parley-chat/parley/server/topic/lifecycle"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/session"
 )
 
 func beats(interval, timeout int) *topicv1.SubscriptionConfig {
@@ -25,7 +25,7 @@ func TestGenerations(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t", "g")
 		first := x.subscription("t", "g")
-		if first.GetState() != lifecycle.Active || first.GetGeneration() != 1 || first.GetSubscribedAt() == nil ||
+		if first.GetState() != storage.Active || first.GetGeneration() != 1 || first.GetSubscribedAt() == nil ||
 			first.GetConfig().GetHeartbeatTimeout() == nil || first.GetLastActiveAt() == nil {
 			t.Error(first)
 		}
@@ -53,7 +53,7 @@ func TestGenerations(t *testing.T) {
 		}
 		x.want(x.attach("t", "g", "m"), "")
 		x.restart()
-		if s := x.subscription("t", "g"); s.GetGeneration() != 2 || s.GetState() != lifecycle.Active {
+		if s := x.subscription("t", "g"); s.GetGeneration() != 2 || s.GetState() != storage.Active {
 			t.Error(s)
 		}
 	})
@@ -77,7 +77,7 @@ func TestPause(t *testing.T) {
 			for err == nil && e.State == 0 {
 				e, err = s.Receive(t.Context(), 10)
 			}
-			if e.State != lifecycle.Paused || err != nil {
+			if e.State != storage.Paused || err != nil {
 				t.Error(e, err)
 			}
 			if r := x.ack(s, had[2:3]); len(r) != 1 || r[0].GetOutcome() != topicv1.Outcome_OUTCOME_NOT_ACTIVE {
@@ -85,9 +85,9 @@ func TestPause(t *testing.T) {
 			}
 			x.publish("t", 5, 5)
 			x.want(s, "")
-			s.End(session.Broken)
+			s.End(serving.Broken)
 			testkit.Advance(time.Hour)
-			if st := x.state("t", "g"); st != lifecycle.Paused {
+			if st := x.state("t", "g"); st != storage.Paused {
 				t.Error(st)
 			}
 			if restart {
@@ -116,16 +116,16 @@ func TestDeadGroup(t *testing.T) {
 		x.publish("t", 0, 3)
 		x.ack(alive, x.want(alive, numbers(0, 3)))
 		testkit.Advance(time.Minute)
-		if st := x.state("t", "g"); st != lifecycle.Active {
+		if st := x.state("t", "g"); st != storage.Active {
 			t.Fatal("dead though a member is attached: ", st)
 		}
-		s.End(session.Broken)
+		s.End(serving.Broken)
 		testkit.Advance(9 * time.Second)
-		if st := x.state("t", "g"); st != lifecycle.Active {
+		if st := x.state("t", "g"); st != storage.Active {
 			t.Error("dead before its timeout")
 		}
 		testkit.Advance(5 * time.Second)
-		if st := x.state("t", "g"); st != lifecycle.Dead {
+		if st := x.state("t", "g"); st != storage.Dead {
 			t.Error(st)
 		}
 		if n := x.Counters().Released.Load(); n != 3 {
@@ -153,7 +153,7 @@ func TestResurrection(t *testing.T) {
 		x.publish("t", 0, 5)
 		had := x.want(s, numbers(0, 5))
 		testkit.Advance(time.Second)
-		s.End(session.Broken)
+		s.End(serving.Broken)
 		testkit.Advance(20 * time.Second)
 		x.publish("t", 5, 100)
 		if st := x.status("t", "0-50"); len(st.GetRequired()) != 0 {
@@ -165,7 +165,7 @@ func TestResurrection(t *testing.T) {
 		var all sync.WaitGroup
 		for range 10 {
 			all.Go(func() {
-				if r, err := x.Heartbeat(t.Context(), op, "t", "g"); err != nil || r.GetState() != lifecycle.Active {
+				if r, err := x.Heartbeat(t.Context(), op, "t", "g"); err != nil || r.GetState() != storage.Active {
 					t.Error(r, err)
 				}
 			})
@@ -191,10 +191,10 @@ func TestCancel(t *testing.T) {
 		testkit.Advance(10 * time.Second)
 		x.publish("t", 0, 4)
 		one, two := x.attach("t", "left", "1"), x.attach("t", "left", "2")
-		if err := one.Detach(t.Context(), true); err != nil || x.state("t", "left") != lifecycle.Active {
+		if err := one.Detach(t.Context(), true); err != nil || x.state("t", "left") != storage.Active {
 			t.Error("one of two members cancels: ", err)
 		}
-		if err := two.Detach(t.Context(), true); err != nil || x.state("t", "left") != lifecycle.Cancelled {
+		if err := two.Detach(t.Context(), true); err != nil || x.state("t", "left") != storage.Cancelled {
 			t.Error("the last member does not cancel: ", err)
 		}
 		s := x.attach("t", "active", "m")
@@ -202,7 +202,7 @@ func TestCancel(t *testing.T) {
 			before := x.subscription("t", g)
 			testkit.Advance(time.Second)
 			d, err := x.Cancel(t.Context(), op, "t", g)
-			if err != nil || d.GetState() != lifecycle.Cancelled ||
+			if err != nil || d.GetState() != storage.Cancelled ||
 				!d.GetLastActiveAt().AsTime().After(before.GetLastActiveAt().AsTime()) {
 				t.Error(d, err)
 			}
@@ -269,7 +269,7 @@ func TestTransitionsAtOnce(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if st := x.state("t", "g"); st != lifecycle.Cancelled {
+		if st := x.state("t", "g"); st != storage.Cancelled {
 			t.Error(st)
 		}
 		var from, to int
@@ -293,7 +293,7 @@ func TestFlapping(t *testing.T) {
 			}
 			s := x.attach("t", "g", "m")
 			testkit.Advance(30 * time.Second)
-			s.End(session.Broken)
+			s.End(serving.Broken)
 		}
 		x.restart() // the row has it by then
 		if !x.subscription("t", "g").GetFlapping() {
@@ -327,25 +327,25 @@ func TestHeartbeatsAreBatched(t *testing.T) {
 		due := map[time.Time]int{}
 		for _, l := range x.topics.All() {
 			for _, g := range l.Groups() {
-				due[g.Pulse.Due().Truncate(10*time.Second)]++
+				due[g.Heartbeats.Due().Truncate(10*time.Second)]++
 			}
 		}
 		if len(due) < 5 {
 			t.Errorf("heartbeats begin at %v", due)
 		}
-		before := x.Counters().BeatWrites.Load()
+		before := x.Counters().HeartbeatWrites.Load()
 		testkit.Advance(10 * time.Minute)
-		if n := x.Counters().BeatWrites.Load() - before; n > 500 || n < 10 {
+		if n := x.Counters().HeartbeatWrites.Load() - before; n > 500 || n < 10 {
 			t.Errorf("%d writes in ten intervals", n)
 		}
 		for i, s := range sessions {
 			if i%10 != 0 {
-				s.End(session.Broken)
+				s.End(serving.Broken)
 			}
 		}
 		testkit.Advance(time.Hour)
 		d := x.subscription("t", "g7")
-		if d.GetState() != lifecycle.Active || time.Since(d.GetLastHeartbeatAt().AsTime()) > time.Minute ||
+		if d.GetState() != storage.Active || time.Since(d.GetLastHeartbeatAt().AsTime()) > time.Minute ||
 			time.Since(d.GetLastActiveAt().AsTime()) > time.Minute {
 			t.Error(d)
 		}
@@ -375,15 +375,15 @@ func TestPauseOfTheProcessKillsNobody(t *testing.T) {
 		synctest.Wait()
 		testkit.Advance(2 * time.Second)
 		for _, g := range []string{"attached", "away"} {
-			if state := x.state("t", g); state != lifecycle.Active {
+			if state := x.state("t", g); state != storage.Active {
 				t.Errorf("%s is %s", g, state)
 			}
 		}
 		testkit.Advance(10 * time.Minute)
-		if a, b := x.state("t", "attached"), x.state("t", "away"); a != lifecycle.Active || b != lifecycle.Dead {
+		if a, b := x.state("t", "attached"), x.state("t", "away"); a != storage.Active || b != storage.Dead {
 			t.Error(a, b)
 		}
-		s.End(session.Broken)
+		s.End(serving.Broken)
 	})
 }
 
@@ -397,20 +397,20 @@ func TestMembersKeepTheirGroupAlive(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := x.attach("t", "g", "m")
-		_, err = x.subscriptions.Transition(t.Context(), l, "g", lifecycle.Expire, "test")
+		_, err = x.subscriptions.Transition(t.Context(), l, "g", storage.Expire, "test")
 		refusedAs(t, err, refusal.InvalidTransition)
-		s.End(session.Broken)
-		if _, err = x.subscriptions.Transition(t.Context(), l, "g", lifecycle.Expire, "test"); err != nil {
+		s.End(serving.Broken)
+		if _, err = x.subscriptions.Transition(t.Context(), l, "g", storage.Expire, "test"); err != nil {
 			t.Fatal(err)
 		}
-		in, err := l.Group("g").Attach(session.Options{ID: "late", Member: "m"})
+		in, err := l.Group("g").Attach(serving.SessionOptions{ID: "late", Member: "m"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		testkit.Advance(2 * time.Minute)
-		if state := x.state("t", "g"); state != lifecycle.Active {
+		if state := x.state("t", "g"); state != storage.Active {
 			t.Error(state)
 		}
-		in.End(session.Broken)
+		in.End(serving.Broken)
 	})
 }

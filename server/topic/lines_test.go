@@ -14,10 +14,9 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/testkit"
-	"github.com/parley-chat/parley/server/topic/lifecycle"
-	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/session"
 )
 
 // HQ-L08: no client says what time it is, and a server whose clock is five minutes off from
@@ -41,11 +40,11 @@ func TestClockOfAnotherServer(t *testing.T) {
 			x.restart()
 			x.attach("t", "alive", "m")
 			testkit.Advance(8 * time.Second)
-			if a, b := x.state("t", "alive"), x.state("t", "gone"); a != lifecycle.Active || b != lifecycle.Active {
+			if a, b := x.state("t", "alive"), x.state("t", "gone"); a != storage.Active || b != storage.Active {
 				t.Errorf("%s: %s and %s within the timeout", off, a, b)
 			}
 			testkit.Advance(6 * time.Second)
-			if a, b := x.state("t", "alive"), x.state("t", "gone"); a != lifecycle.Active || b != lifecycle.Dead {
+			if a, b := x.state("t", "alive"), x.state("t", "gone"); a != storage.Active || b != storage.Dead {
 				t.Errorf("%s: %s and %s after it", off, a, b)
 			}
 		})
@@ -98,7 +97,7 @@ func TestRevivedFromNow(t *testing.T) {
 		x.groups("t")
 		x.subscribe("t", "g", beats(2, 10))
 		testkit.Advance(20 * time.Second)
-		if st := x.state("t", "g"); st != lifecycle.Dead {
+		if st := x.state("t", "g"); st != storage.Dead {
 			t.Fatal(st)
 		}
 		x.publish("t", 0, 20)
@@ -159,7 +158,7 @@ func TestAcknowledgementsGoWithTheMessages(t *testing.T) {
 				}
 			}
 			x.ack(s, some)
-			s.End(session.Broken)
+			s.End(serving.Broken)
 		}
 		if _, size := x.cursorBytes("t"); size < empty+1000 {
 			t.Fatalf("%d bytes, %d without messages: nothing is to go", size, empty)
@@ -347,7 +346,7 @@ func TestOpenedOnce(t *testing.T) {
 		n := 0
 		opened.Range(func(l, _ any) bool {
 			n++
-			if l.(*live.Topic) != x.topics.Opened(x.catalog.Topic("t").Number) {
+			if l.(*serving.OpenTopic) != x.topics.Opened(x.catalog.Topic("t").Number) {
 				t.Error("one that is open is not in use")
 			}
 			return true
@@ -377,8 +376,8 @@ func TestEndsWhileItIsPolled(t *testing.T) {
 			polled <- e
 		}()
 		testkit.Advance(time.Second)
-		s.End(session.Broken)
-		if e := <-polled; e.Gone != session.Broken {
+		s.End(serving.Broken)
+		if e := <-polled; e.Gone != serving.Broken {
 			t.Error(e)
 		}
 		x.publish("t", 5, 1)

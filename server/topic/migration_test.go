@@ -13,8 +13,8 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/settings"
 )
 
 func (x *fixture) mode(topic string, m topicv1.CompletionMode) []string {
@@ -67,8 +67,8 @@ func TestModeChangeKeepsGaps(t *testing.T) {
 			}
 		}
 		left := []int{2, 5, 6, 7, 8, 9}
-		for i, m := range []topicv1.CompletionMode{settings.OffsetWatermark, settings.ReferenceCounting,
-			settings.OffsetWatermark, settings.ReferenceCounting} {
+		for i, m := range []topicv1.CompletionMode{storage.OffsetWatermark, storage.ReferenceCounting,
+			storage.OffsetWatermark, storage.ReferenceCounting} {
 			if effects := x.mode("t", m); len(effects) != 1 {
 				t.Errorf("%q", effects)
 			}
@@ -82,7 +82,7 @@ func TestModeChangeKeepsGaps(t *testing.T) {
 			}
 			s := x.attach("t", "a", "m")
 			had := x.want(s, numbersOf(left...))
-			if m == settings.OffsetWatermark { // is answered before it is written
+			if m == storage.OffsetWatermark { // is answered before it is written
 				x.ack(s, had[len(had)-1:])
 				left = left[:len(left)-1]
 			}
@@ -140,9 +140,9 @@ func TestModeChangeUnderLoad(t *testing.T) {
 			all.Go(func() {
 				for going.Err() == nil {
 					p.counts(false, nil)
-					x.mode("t", settings.OffsetWatermark)
+					x.mode("t", storage.OffsetWatermark)
 					before := p.answers()
-					x.mode("t", settings.ReferenceCounting)
+					x.mode("t", storage.ReferenceCounting)
 					p.counts(true, before)
 				}
 			})
@@ -274,18 +274,18 @@ func TestSemanticsChangeUnderLoad(t *testing.T) {
 		pause()
 		var groups []*[]string
 		for range 3 {
-			if err := x.semantics("q", settings.PubSub); err != nil {
+			if err := x.semantics("q", storage.PubSub); err != nil {
 				t.Fatal(err)
 			}
 			pause()
 			x.subscribe("q", "g", nil)
 			groups = append(groups, worker("q", "g"))
 			pause()
-			refusedAs(t, x.semantics("q", settings.Queue), refusal.InvalidTransition)
+			refusedAs(t, x.semantics("q", storage.Queue), refusal.InvalidTransition)
 			if _, err := x.Cancel(t.Context(), op, "q", "g"); err != nil {
 				t.Fatal(err)
 			}
-			if err := x.semantics("q", settings.Queue); err != nil {
+			if err := x.semantics("q", storage.Queue); err != nil {
 				t.Fatal(err)
 			}
 			pause()
@@ -363,7 +363,7 @@ func TestQueueBeginsWithTheRest(t *testing.T) {
 			left.Store(writes)
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			_, err := x.Configure(ctx, op, &topicv1.ConfigureTopicRequest{
-				Topic: "t", Config: &topicv1.TopicConfig{Semantics: settings.Queue}})
+				Topic: "t", Config: &topicv1.TopicConfig{Semantics: storage.Queue}})
 			cancel()
 			done = err == nil
 			disk := x.disk.PowerLoss(rand.New(rand.NewPCG(uint64(writes), 1)))
@@ -371,7 +371,7 @@ func TestQueueBeginsWithTheRest(t *testing.T) {
 			x.stop()
 			x.disk = disk
 			x.start()
-			if err := x.semantics("t", settings.Queue); err != nil {
+			if err := x.semantics("t", storage.Queue); err != nil {
 				t.Fatal(err)
 			}
 			x.publish("t", 10, 1)
@@ -393,14 +393,14 @@ func TestConfigureDryRun(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t", "g")
 		ask := &topicv1.ConfigureTopicRequest{Topic: "t", DryRun: true,
-			Config: &topicv1.TopicConfig{CompletionMode: settings.OffsetWatermark, MessageRetention: seconds(60)}}
+			Config: &topicv1.TopicConfig{CompletionMode: storage.OffsetWatermark, MessageRetention: seconds(60)}}
 		before, calls := x.Service.catalog.Topic("t").View(), x.audit.count("ConfigureTopic")
 		r, err := x.Configure(t.Context(), op, ask)
 		if err != nil || len(r.GetEffects()) != 2 || r.GetCreated() ||
-			r.GetTopic().GetConfig().GetCompletionMode() != settings.OffsetWatermark {
+			r.GetTopic().GetConfig().GetCompletionMode() != storage.OffsetWatermark {
 			t.Errorf("%v, %v", r, err)
 		}
-		ask.Config = &topicv1.TopicConfig{Semantics: settings.Queue}
+		ask.Config = &topicv1.TopicConfig{Semantics: storage.Queue}
 		_, err = x.Configure(t.Context(), op, ask)
 		refusedAs(t, err, refusal.InvalidTransition)
 		ask.Config = &topicv1.TopicConfig{Partitions: 7}

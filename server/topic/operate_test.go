@@ -15,10 +15,9 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/topic/internal/machine"
-	"github.com/parley-chat/parley/server/topic/lifecycle"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/session"
-	"github.com/parley-chat/parley/server/topic/settings"
 )
 
 const ada = "ada"
@@ -58,7 +57,7 @@ func TestGroupIsRemoved(t *testing.T) {
 		synctest.Wait()
 		x.publish("t", 5, 3)
 		x.want(s, "") // first step
-		if st := x.state("t", "g"); st != lifecycle.Active {
+		if st := x.state("t", "g"); st != storage.Active {
 			t.Error("it ends while members work: ", st)
 		}
 		if refused := x.ack(s, had[:4]); len(refused) > 0 {
@@ -74,7 +73,7 @@ func TestGroupIsRemoved(t *testing.T) {
 		if got.err != nil || got.r.GetReleased() != 3 || got.r.GetAbandoned() != 0 {
 			t.Error(got)
 		}
-		if _, err := s.Receive(t.Context(), 1); err == nil && s.Ended() != session.Gone {
+		if _, err := s.Receive(t.Context(), 1); err == nil && s.Ended() != serving.GoneReason {
 			t.Error("its member continues")
 		}
 		x.gone("t", "g")
@@ -154,7 +153,7 @@ func TestRemovalsThatWait(t *testing.T) {
 		x.gone("t", "ended")
 
 		x.configure("q", nil)
-		_, err = x.Admin().Remove(t.Context(), ada, &topicv1.RemoveGroupRequest{Topic: "q", Group: settings.QueueGroup})
+		_, err = x.Admin().Remove(t.Context(), ada, &topicv1.RemoveGroupRequest{Topic: "q", Group: storage.QueueGroup})
 		refusedAs(t, err, refusal.InvalidTransition)
 		_, err = x.Admin().Remove(t.Context(), ada, &topicv1.RemoveGroupRequest{Topic: "none", Group: "g"})
 		refusedAs(t, err, refusal.TopicNotFound)
@@ -171,7 +170,7 @@ func TestHealthOfGroups(t *testing.T) {
 		h := x.health("t", "well")
 		if !h.GetHealthy() || len(h.GetProblems()) != 0 || h.GetPending() != 4 || h.GetProcessed() != 6 ||
 			h.GetInFlight() != 4 || h.GetMembers() != 1 || h.GetLastHeartbeatAt() == nil ||
-			h.GetState() != lifecycle.Active || h.GetTopic() != "t" || h.GetSinceHeartbeat() == nil {
+			h.GetState() != storage.Active || h.GetTopic() != "t" || h.GetSinceHeartbeat() == nil {
 			t.Error(h)
 		}
 		testkit.Advance(250 * time.Second)
@@ -181,12 +180,12 @@ func TestHealthOfGroups(t *testing.T) {
 			t.Error(h)
 		}
 		testkit.Advance(3 * time.Minute)
-		if h = x.health("t", "alone"); h.GetHealthy() || h.GetState() != lifecycle.Dead {
+		if h = x.health("t", "alone"); h.GetHealthy() || h.GetState() != storage.Dead {
 			t.Error(h)
 		}
 		x.configure("q", nil)
 		x.publish("q", 0, 1)
-		if h = x.health("q", settings.QueueGroup); h.GetHealthy() || h.GetSinceHeartbeat() != nil {
+		if h = x.health("q", storage.QueueGroup); h.GetHealthy() || h.GetSinceHeartbeat() != nil {
 			t.Error("a queue that nobody consumes: ", h)
 		}
 		page, err := x.Admin().Groups(t.Context(), &topicv1.ListGroupsRequest{Topic: "t", PageSize: 1})
@@ -258,7 +257,7 @@ func TestGroupMetrics(t *testing.T) {
 			time.Since(r.GetOldestPendingAt().AsTime()).Round(time.Second) != 2*time.Second {
 			t.Error(r)
 		}
-		s.End(session.Broken)
+		s.End(serving.Broken)
 		testkit.Advance(20 * time.Minute)
 		if r, err = x.Admin().Metrics(t.Context(), "t", "g"); err != nil || r.GetMessagesPerSecond() > 0.001 ||
 			r.GetFailed() != 20 || r.GetOldestPendingAt() != nil || r.GetLag() != 0 {
@@ -281,12 +280,12 @@ func TestGroupIsResurrected(t *testing.T) {
 			refusedAs(t, err, refusal.InvalidTransition)
 			x.publish("t", 0, 3)
 			testkit.Advance(time.Minute)
-			if st := x.state("t", "g"); st != lifecycle.Dead {
+			if st := x.state("t", "g"); st != storage.Dead {
 				t.Fatal(st)
 			}
 			x.publish("t", 3, 3)
 			got, err := x.Admin().Resurrect(t.Context(), ada, r)
-			if err != nil || got.GetSubscription().GetState() != lifecycle.Active {
+			if err != nil || got.GetSubscription().GetState() != storage.Active {
 				t.Fatal(got, err)
 			}
 			x.restart()

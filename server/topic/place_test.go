@@ -10,7 +10,7 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/topic/lifecycle"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 )
 
 func (x *fixture) watermark(name string) int64 {
@@ -99,7 +99,7 @@ func TestLeaveSparesWhoHasJoined(t *testing.T) {
 		x.groups("t", "g")
 		s := x.attach("t", "g", "joined")
 		request := &topicv1.CancelSubscriptionRequest{Topic: "t", Group: "g"}
-		if _, err := x.ask(t.Context(), op, "t", "g", lifecycle.Leave, request); err != nil {
+		if _, err := x.ask(t.Context(), op, "t", "g", storage.Leave, request); err != nil {
 			t.Fatal(err)
 		}
 		x.publish("t", 0, 1)
@@ -107,7 +107,7 @@ func TestLeaveSparesWhoHasJoined(t *testing.T) {
 		if err := s.Detach(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
-		if state := x.state("t", "g"); state != lifecycle.Cancelled {
+		if state := x.state("t", "g"); state != storage.Cancelled {
 			t.Errorf("without members it is %s", state)
 		}
 	})

@@ -11,15 +11,15 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/settings"
 )
 
 // Producer returns which requests of a producer are remembered, to callers who may publish.
 func (s *Service) Producer(
 	ctx context.Context, c Caller, r *topicv1.GetProducerRequest,
 ) (*topicv1.GetProducerResponse, error) {
-	if strings.HasSuffix(r.GetTopic(), settings.DeadLetters) {
+	if strings.HasSuffix(r.GetTopic(), storage.DeadLetterSuffix) {
 		return nil, refusal.Forbidden(r.GetTopic())
 	}
 	t, err := s.find(c, r.GetTopic(), publisher)

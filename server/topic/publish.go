@@ -7,12 +7,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/topic/catalog"
 	"github.com/parley-chat/parley/server/topic/internal/machine"
-	"github.com/parley-chat/parley/server/topic/live"
-	"github.com/parley-chat/parley/server/topic/publish"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/settings"
 )
 
 // maxPublish is the size of the messages of a publish in Protobuf's encoding, in bytes.
@@ -44,7 +42,7 @@ func (s *Service) Publish(
 		return nil, err
 	}
 	defer l.Release()
-	appends, places := publish.Distribute(l, r)
+	appends, places := serving.Distribute(l, r)
 	done, err := s.publisher.Append(ctx, l, appends, true)
 	if err != nil {
 		return nil, err
@@ -54,7 +52,7 @@ func (s *Service) Publish(
 		n := appends[at.Batch].Partition.Number
 		position := done[at.Batch].Base + int64(at.Index)
 		answer.Results[i] = &topicv1.PublishResult{
-			MessageId: live.MessageID(n, position), Partition: n, Position: position, Replayed: done[at.Batch].Replayed,
+			MessageId: serving.MessageID(n, position), Partition: n, Position: position, Replayed: done[at.Batch].Replayed,
 		}
 	}
 	s.counters.Published.Add(int64(len(places)))
@@ -63,14 +61,14 @@ func (s *Service) Publish(
 
 // publishTo returns the topic to publish to. One that does not exist is made as a queue,
 // if the caller may make topics.
-func (s *Service) publishTo(ctx context.Context, c Caller, name string) (*catalog.Topic, error) {
-	if strings.HasSuffix(name, settings.DeadLetters) {
+func (s *Service) publishTo(ctx context.Context, c Caller, name string) (*storage.Topic, error) {
+	if strings.HasSuffix(name, storage.DeadLetterSuffix) {
 		return nil, refusal.Forbidden(name)
 	}
 	if s.catalog.Topic(name) != nil || !c.Operator && !c.Creator {
 		return s.find(c, name, publisher)
 	}
-	config, _, err := settings.Topic(nil, nil, 0)
+	config, _, err := storage.TopicConfig(nil, nil, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +83,8 @@ func (s *Service) publishTo(ctx context.Context, c Caller, name string) (*catalo
 }
 
 // refuseReadOnly refuses topics to which nothing is published.
-func refuseReadOnly(t *catalog.Topic) error {
-	if settings.OfChats(t.View().Config) {
+func refuseReadOnly(t *storage.Topic) error {
+	if storage.OfChats(t.View().Config) {
 		return refusal.New(refusal.TopicReadOnly,
 			"topic %q holds the events of chats: nothing is published to it", t.Name)
 	}
@@ -129,7 +127,7 @@ func (s *Service) MessageStatus(
 	switch {
 	case status.Complete:
 		answer.Status = topicv1.MessageStatus_MESSAGE_STATUS_COMPLETED
-	case status.InFlight && t.View().Config.GetSemantics() == settings.Queue:
+	case status.InFlight && t.View().Config.GetSemantics() == storage.Queue:
 		answer.Status = topicv1.MessageStatus_MESSAGE_STATUS_PROCESSING
 	}
 	return answer, nil

@@ -14,7 +14,7 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/testkit"
-	"github.com/parley-chat/parley/server/topic/lifecycle"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -67,7 +67,7 @@ func TestWritesAreBlocked(t *testing.T) {
 			if _, err := f(t.Context(), op, "b", "g"); err != nil {
 				t.Fatal(err)
 			}
-			if x.state("b", "g") == lifecycle.Paused {
+			if x.state("b", "g") == storage.Paused {
 				blocked()
 			} else {
 				x.publish("b", 1, 1)

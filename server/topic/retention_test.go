@@ -16,8 +16,8 @@ import (
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/session"
 )
 
 const hour = time.Hour
@@ -124,7 +124,7 @@ func TestZombie(t *testing.T) {
 		s := x.attach("t", "g", "m")
 		x.publish("t", 0, 10)
 		x.want(s, numbers(0, 10))
-		s.End(session.Broken)
+		s.End(serving.Broken)
 		x.attach("t", "g", "other") // alive, and does nothing
 		x.later(6 * 24 * hour)
 		if n := x.start0("t"); n != 0 {
@@ -148,7 +148,7 @@ func TestQueueIsNoZombie(t *testing.T) {
 		s := x.attach("q", "", "m")
 		x.publish("q", 0, 10)
 		x.want(s, numbers(0, 10))
-		s.End(session.Broken)
+		s.End(serving.Broken)
 		x.later(8 * 24 * hour)
 		if n := x.audit.count("ReleaseZombie"); n != 0 {
 			t.Errorf("it is moved on %d times: %s", n, x.audit.text.String())

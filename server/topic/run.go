@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/parley-chat/parley/server/topic/owner"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 )
 
 // Run does what is due until the context ends: it stores positions, detects dead groups,
@@ -22,7 +22,7 @@ func (s *Service) Run(ctx context.Context) error {
 	others.Go(func() {
 		select {
 		case <-s.catalog.Lost():
-			cancel(owner.ErrFenced)
+			cancel(storage.ErrFenced)
 		case <-ctx.Done():
 		}
 	})
@@ -31,7 +31,7 @@ func (s *Service) Run(ctx context.Context) error {
 	others.Go(func() { s.backfills.Run(ctx) })
 	others.Go(func() {
 		if err := s.sources.FollowLog(ctx, s.topics.Hold); err != nil {
-			cancel(fmt.Errorf("%w: %w", owner.ErrFenced, err))
+			cancel(fmt.Errorf("%w: %w", storage.ErrFenced, err))
 		}
 	})
 	var err error // why the flusher ended, once it has
@@ -49,10 +49,10 @@ func (s *Service) Run(ctx context.Context) error {
 	others.Wait()
 	stop() // the last positions are stored once nobody changes them
 	flusher.Wait()
-	if cause := context.Cause(ctx); errors.Is(cause, owner.ErrFenced) {
+	if cause := context.Cause(ctx); errors.Is(cause, storage.ErrFenced) {
 		return cause
 	}
-	if err != nil && !errors.Is(err, owner.ErrFenced) {
+	if err != nil && !errors.Is(err, storage.ErrFenced) {
 		s.cfg.Logger.Warn("the last positions of subscriptions are not stored: their messages come again", "error", err)
 		return nil
 	}

@@ -8,12 +8,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/topic/lifecycle"
-	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/session"
-	"github.com/parley-chat/parley/server/topic/settings"
-	"github.com/parley-chat/parley/server/topic/subscription"
 )
 
 // Limits and defaults of sessions.
@@ -27,17 +24,17 @@ const (
 )
 
 // Delivery holds messages of one partition, see session.Delivery.
-type Delivery = session.Delivery
+type Delivery = serving.Delivery
 
 // Event is what a session receives, see session.Event.
-type Event = session.Event
+type Event = serving.Event
 
 // Session is an attached member.
 type Session struct {
-	*session.Session
+	*serving.Session
 
 	service  *Service
-	live     *live.Topic
+	live     *serving.OpenTopic
 	caller   Caller
 	attached *topicv1.Attached
 }
@@ -48,7 +45,7 @@ type Session struct {
 func (s *Service) Attach(ctx context.Context, c Caller, a *topicv1.Attach, polled bool) (*Session, error) {
 	name := a.GetGroup()
 	if name == "" {
-		name = settings.QueueGroup
+		name = storage.QueueGroup
 	}
 	if _, err := s.Heartbeat(ctx, c, a.GetTopic(), name); err != nil {
 		return nil, err
@@ -77,14 +74,14 @@ func (s *Service) Attach(ctx context.Context, c Caller, a *topicv1.Attach, polle
 		return nil, err
 	}
 	if first {
-		g.Pulse.Restarted(g.Progress())
+		g.Heartbeats.Restarted(g.Progress())
 	}
-	l.Attend(g)
+	l.Track(g)
 	o = in.Options()
 	open := &Session{Session: in, service: s, live: l, caller: c}
 	interval := min(aliveEvery, sub.Config.GetHeartbeatInterval().AsDuration())
 	open.attached = &topicv1.Attached{
-		Session: o.ID, Member: o.Member, Subscription: subscription.Show(l, sub,
+		Session: o.ID, Member: o.Member, Subscription: serving.ShowSubscription(l, sub,
 			false), HeartbeatInterval: durationpb.New(interval),
 	}
 	s.mu.Lock()
@@ -97,8 +94,8 @@ func (s *Service) Attach(ctx context.Context, c Caller, a *topicv1.Attach, polle
 	return open, nil
 }
 
-func options(c Caller, a *topicv1.Attach, polled bool) session.Options {
-	o := session.Options{
+func options(c Caller, a *topicv1.Attach, polled bool) serving.SessionOptions {
+	o := serving.SessionOptions{
 		Member: a.GetMember(), Principal: c.Principal, Filter: a.GetFilter(), Messages: a.GetCredits().GetMessages(),
 		Bytes: a.GetCredits().GetBytes(), Renew: a.GetRenewCredits(), Polled: polled,
 	}
@@ -162,8 +159,8 @@ func (o *Session) End(why string) { o.end(why) }
 // end ends the session, and reports whether it was the group's last one. A member that
 // goes was heard from.
 func (o *Session) end(why string) (last bool) {
-	if g := o.live.Group(o.Group().Name()); g != nil && why != session.Silent {
-		o.live.Beat(g, o.service.cfg.Clock())
+	if g := o.live.Group(o.Group().Name()); g != nil && why != serving.Silent {
+		o.live.RecordHeartbeat(g, o.service.cfg.Clock())
 	}
 	last = o.Session.End(why)
 	o.forget()
@@ -180,10 +177,10 @@ func (o *Session) forget() {
 // too, if this was its last member.
 func (o *Session) Detach(ctx context.Context, cancel bool) error {
 	last := o.end("DETACHED")
-	if !cancel || !last || o.live.View().Config.GetSemantics() == settings.Queue {
+	if !cancel || !last || o.live.View().Config.GetSemantics() == storage.Queue {
 		return nil
 	}
-	_, err := o.service.ask(ctx, o.caller, o.Group().Topic(), o.Group().Name(), lifecycle.Leave,
+	_, err := o.service.ask(ctx, o.caller, o.Group().Topic(), o.Group().Name(), storage.Leave,
 		&topicv1.CancelSubscriptionRequest{Topic: o.Group().Topic(), Group: o.Group().Name()})
 	return err
 }
@@ -192,7 +189,7 @@ func (o *Session) Detach(ctx context.Context, cancel bool) error {
 func (s *Service) endSilent() {
 	for _, o := range s.sessionsOf("") {
 		if o.Options().Polled && o.Silent() >= silentIntervals*o.attached.GetHeartbeatInterval().AsDuration() {
-			o.End(session.Silent)
+			o.End(serving.Silent)
 		}
 	}
 }

@@ -6,12 +6,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/topic/catalog"
-	"github.com/parley-chat/parley/server/topic/lifecycle"
-	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/settings"
-	"github.com/parley-chat/parley/server/topic/subscription"
 )
 
 // CreateSubscription registers a group.
@@ -25,9 +22,9 @@ func (s *Service) CreateSubscription(
 	if !validName.MatchString(r.GetGroup()) {
 		return nil, refusal.New(refusal.InvalidArgument, nameRule)
 	}
-	if t.View().Config.GetSemantics() == settings.Queue {
+	if t.View().Config.GetSemantics() == storage.Queue {
 		return nil, refusal.New(refusal.InvalidArgument,
-			"topic %q is a queue: its consumers are members of %s and need no subscription", t.Name, settings.QueueGroup)
+			"topic %q is a queue: its consumers are members of %s and need no subscription", t.Name, storage.QueueGroup)
 	}
 	l, err := s.topics.Open(ctx, t)
 	if err != nil {
@@ -42,7 +39,7 @@ func (s *Service) CreateSubscription(
 		t.Lock.Lock()
 		defer t.Lock.Unlock()
 		sub := t.Subscription(r.GetGroup())
-		if sub == nil || sub.State == lifecycle.Cancelled {
+		if sub == nil || sub.State == storage.Cancelled {
 			if answer.Warnings, err = s.subscriptions.Begin(ctx, l, r.GetGroup(), r.GetConfig()); err != nil {
 				return err
 			}
@@ -50,7 +47,7 @@ func (s *Service) CreateSubscription(
 			s.cfg.Logger.Info("subscription made", "topic", t.Name, "group", sub.Group, "generation", sub.Row.Generation,
 				"by", c.Principal)
 		}
-		answer.Subscription = subscription.Show(l, sub, true)
+		answer.Subscription = serving.ShowSubscription(l, sub, true)
 		return nil
 	})
 	return answer, err
@@ -60,7 +57,7 @@ func (s *Service) CreateSubscription(
 // releases it.
 func (s *Service) subscribed(
 	ctx context.Context, c Caller, topic, name string,
-) (l *live.Topic, sub *catalog.Subscription, err error) {
+) (l *serving.OpenTopic, sub *storage.Subscription, err error) {
 	t, err := s.find(c, topic, subscriber)
 	if err != nil {
 		return nil, nil, err
@@ -88,7 +85,7 @@ func (s *Service) Subscription(ctx context.Context, c Caller, topic, name string
 	if err := s.sources.Follow(ctx, l); err != nil {
 		return nil, err
 	}
-	return subscription.Show(l, sub, true), nil
+	return serving.ShowSubscription(l, sub, true), nil
 }
 
 // Subscriptions returns a page of a topic's subscriptions by group.
@@ -116,24 +113,24 @@ func (s *Service) Subscriptions(
 			answer.NextPageToken = answer.Subscriptions[size-1].GetGroup()
 			break
 		}
-		answer.Subscriptions = append(answer.Subscriptions, subscription.Show(l, sub, false))
+		answer.Subscriptions = append(answer.Subscriptions, serving.ShowSubscription(l, sub, false))
 	}
 	return answer, nil
 }
 
 // Pause stops the deliveries.
 func (s *Service) Pause(ctx context.Context, c Caller, topic, name string) (*topicv1.Subscription, error) {
-	return s.ask(ctx, c, topic, name, lifecycle.Pause, &topicv1.PauseSubscriptionRequest{Topic: topic, Group: name})
+	return s.ask(ctx, c, topic, name, storage.Pause, &topicv1.PauseSubscriptionRequest{Topic: topic, Group: name})
 }
 
 // Resume continues where the pause began.
 func (s *Service) Resume(ctx context.Context, c Caller, topic, name string) (*topicv1.Subscription, error) {
-	return s.ask(ctx, c, topic, name, lifecycle.Resume, &topicv1.ResumeSubscriptionRequest{Topic: topic, Group: name})
+	return s.ask(ctx, c, topic, name, storage.Resume, &topicv1.ResumeSubscriptionRequest{Topic: topic, Group: name})
 }
 
 // Cancel ends a subscription for good.
 func (s *Service) Cancel(ctx context.Context, c Caller, topic, name string) (*topicv1.Subscription, error) {
-	return s.ask(ctx, c, topic, name, lifecycle.Cancel, &topicv1.CancelSubscriptionRequest{Topic: topic, Group: name})
+	return s.ask(ctx, c, topic, name, storage.Cancel, &topicv1.CancelSubscriptionRequest{Topic: topic, Group: name})
 }
 
 // Seek moves a subscription.
@@ -186,7 +183,7 @@ func (s *Service) Unpark(ctx context.Context, c Caller, topic, name string, keys
 
 // ask makes a transition that somebody asks for.
 func (s *Service) ask(
-	ctx context.Context, c Caller, topic, name string, tr lifecycle.Transition, request proto.Message,
+	ctx context.Context, c Caller, topic, name string, tr storage.Transition, request proto.Message,
 ) (*topicv1.Subscription, error) {
 	t, err := s.find(c, topic, subscriber)
 	if err != nil {
@@ -197,7 +194,7 @@ func (s *Service) ask(
 		return nil, err
 	}
 	defer l.Release()
-	if name == settings.QueueGroup && tr == lifecycle.Cancel && t.View().Config.GetSemantics() == settings.Queue {
+	if name == storage.QueueGroup && tr == storage.Cancel && t.View().Config.GetSemantics() == storage.Queue {
 		return nil, refusal.New(refusal.InvalidTransition, "the group of a queue ends with the queue")
 	}
 	var d *topicv1.Subscription
@@ -209,7 +206,7 @@ func (s *Service) ask(
 		t.Lock.RLock()
 		defer t.Lock.RUnlock()
 		if sub := t.Subscription(name); sub != nil {
-			d = subscription.Show(l, sub, true)
+			d = serving.ShowSubscription(l, sub, true)
 		}
 		return nil
 	})
@@ -226,10 +223,10 @@ func (s *Service) Heartbeat(ctx context.Context, c Caller, topic, name string) (
 	state, generation := sub.State, sub.Row.Generation
 	l.Lock.RUnlock()
 	if g := l.Group(name); g != nil {
-		l.Beat(g, s.cfg.Clock())
+		l.RecordHeartbeat(g, s.cfg.Clock())
 	}
-	if state != lifecycle.Active {
-		if state, err = s.subscriptions.Transition(ctx, l, name, lifecycle.Beat, c.Principal); err != nil {
+	if state != storage.Active {
+		if state, err = s.subscriptions.Transition(ctx, l, name, storage.Heartbeat, c.Principal); err != nil {
 			return nil, err
 		}
 	}

@@ -9,10 +9,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/topic/catalog"
 	"github.com/parley-chat/parley/server/topic/internal/machine"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/topic/settings"
 )
 
 // Limits of the catalogue.
@@ -39,9 +38,9 @@ func (s *Service) Configure(
 	} else if !c.Operator && !c.Creator {
 		return nil, refusal.Forbidden(r.GetTopic())
 	}
-	if strings.HasSuffix(r.GetTopic(), settings.DeadLetters) {
+	if strings.HasSuffix(r.GetTopic(), storage.DeadLetterSuffix) {
 		return nil, refusal.New(refusal.InvalidArgument, "topics whose names end in %s are made by the server",
-			settings.DeadLetters)
+			storage.DeadLetterSuffix)
 	}
 	if r.GetDryRun() {
 		return s.configure(ctx, c, r)
@@ -62,7 +61,7 @@ func (s *Service) configure(
 		if r.GetEtag() != "" {
 			return nil, refusal.New(refusal.TopicExists, "there is no topic %.255q, and the etag is one's", r.GetTopic())
 		}
-		config, warnings, err := settings.Topic(nil, r.GetConfig(), r.GetPreset())
+		config, warnings, err := storage.TopicConfig(nil, r.GetConfig(), r.GetPreset())
 		if err != nil {
 			return nil, err
 		}
@@ -88,8 +87,8 @@ func (s *Service) configure(
 // create makes a topic. Its maker is its first administrator.
 func (s *Service) create(
 	ctx context.Context, c Caller, name string, config *topicv1.TopicConfig, p topicv1.Preset,
-) (*catalog.Topic, bool, error) {
-	if !validName.MatchString(strings.TrimSuffix(name, settings.DeadLetters)) {
+) (*storage.Topic, bool, error) {
+	if !validName.MatchString(strings.TrimSuffix(name, storage.DeadLetterSuffix)) {
 		return nil, false, refusal.New(refusal.InvalidArgument, nameRule)
 	}
 	if err := s.sources.Check(ctx, c.Operator, name, config); err != nil {
@@ -135,10 +134,10 @@ func (s *Service) Topic(ctx context.Context, c Caller, name string) (*topicv1.To
 }
 
 // describe shows a topic. The caller holds its lock, or has just made it.
-func (s *Service) describe(t *catalog.Topic, warnings []string) *topicv1.Topic {
+func (s *Service) describe(t *storage.Topic, warnings []string) *topicv1.Topic {
 	v := t.View()
 	return &topicv1.Topic{
-		Name: t.Name, Config: v.Config, Etag: catalog.Etag(v.Version), ActiveSubscriptions: int32(t.Active()),
+		Name: t.Name, Config: v.Config, Etag: storage.Etag(v.Version), ActiveSubscriptions: int32(t.Active()),
 		Warnings:  warnings,
 		CreatedAt: timestamppb.New(v.CreatedAt), UpdatedAt: timestamppb.New(v.UpdatedAt),
 	}
@@ -157,7 +156,7 @@ func (s *Service) Topics(
 	_ context.Context, c Caller, r *topicv1.ListTopicsRequest,
 ) (*topicv1.ListTopicsResponse, error) {
 	size := PageSize(r.GetPageSize())
-	list := s.catalog.Topics(r.GetPageToken(), size+1, func(t *catalog.Topic) bool {
+	list := s.catalog.Topics(r.GetPageToken(), size+1, func(t *storage.Topic) bool {
 		return !t.View().Deleting && s.allowed(c, t, anyRole)
 	})
 	answer := &topicv1.ListTopicsResponse{}
@@ -193,7 +192,7 @@ func (s *Service) Delete(ctx context.Context, c Caller, name string) error {
 }
 
 // mark says that a topic is being removed, for good.
-func (s *Service) mark(ctx context.Context, t *catalog.Topic) error {
+func (s *Service) mark(ctx context.Context, t *storage.Topic) error {
 	t.Lock.Lock()
 	defer t.Lock.Unlock()
 	if t.View().Deleting {
@@ -203,7 +202,7 @@ func (s *Service) mark(ctx context.Context, t *catalog.Topic) error {
 }
 
 // finish ends a topic that is marked, unless that has been done.
-func (s *Service) finish(ctx context.Context, t *catalog.Topic) error {
+func (s *Service) finish(ctx context.Context, t *storage.Topic) error {
 	t.Lock.Lock()
 	defer t.Lock.Unlock()
 	if s.catalog.Topic(t.Name) != t {
@@ -214,8 +213,8 @@ func (s *Service) finish(ctx context.Context, t *catalog.Topic) error {
 
 // remove ends a topic that is being deleted, and before it that of its dead letters. It may
 // be repeated.
-func (s *Service) remove(ctx context.Context, t *catalog.Topic) error {
-	if d := s.catalog.Topic(t.Name + settings.DeadLetters); d != nil {
+func (s *Service) remove(ctx context.Context, t *storage.Topic) error {
+	if d := s.catalog.Topic(t.Name + storage.DeadLetterSuffix); d != nil {
 		if err := s.removeLetters(ctx, d); err != nil {
 			return err
 		}
@@ -230,7 +229,7 @@ func (s *Service) remove(ctx context.Context, t *catalog.Topic) error {
 const topicDeleted = "TOPIC_DELETED"
 
 // removeLetters ends a topic of dead letters. The lock of the topic whose they are is held.
-func (s *Service) removeLetters(ctx context.Context, d *catalog.Topic) error {
+func (s *Service) removeLetters(ctx context.Context, d *storage.Topic) error {
 	d.Lock.Lock()
 	defer d.Lock.Unlock()
 	if !d.View().Deleting {
@@ -243,7 +242,7 @@ func (s *Service) removeLetters(ctx context.Context, d *catalog.Topic) error {
 
 // Recommend says which mode suits a load.
 func (s *Service) Recommend(r *topicv1.RecommendModeRequest) *topicv1.RecommendModeResponse {
-	mode, required, why := settings.Recommend(r.GetGroups(), r.GetMessagesPerSecond(), r.GetStrict())
+	mode, required, why := storage.Recommend(r.GetGroups(), r.GetMessagesPerSecond(), r.GetStrict())
 	return &topicv1.RecommendModeResponse{Mode: mode, Required: required, Reason: why}
 }
 
@@ -279,7 +278,7 @@ func (s *Service) RemoveBinding(ctx context.Context, c Caller, r *topicv1.Remove
 	return s.audited(ctx, c, "RemoveBinding", r, func() error { return s.bind(ctx, t, r.GetPrincipal(), 0) })
 }
 
-func (s *Service) bind(ctx context.Context, t *catalog.Topic, principal string, role topicv1.Role) error {
+func (s *Service) bind(ctx context.Context, t *storage.Topic, principal string, role topicv1.Role) error {
 	t.Lock.Lock()
 	defer t.Lock.Unlock()
 	v := t.View()

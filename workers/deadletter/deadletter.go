@@ -3,7 +3,7 @@
 //
 // There are two kinds behind one small interface: records of the event log that a consumer
 // group could not process (a record of the topic of dead letters, package letter), and
-// messages of durable topics that failed too often for a group (package topic/letters). What
+// messages of durable topics that failed too often for a group (package topic). What
 // was done about one is a row in the store. The package owns neither the handlers nor who
 // may call it. A letter that is redriven goes to the group that gave it up alone: an event
 // straight to its handler, a message back into its topic, addressed. Letters are read where

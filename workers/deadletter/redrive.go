@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/topic/letters"
+	"github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/workers/consume"
 )
 
@@ -254,7 +254,7 @@ func (d *redriver) handler(ctx context.Context, l *Letter) (consume.Handler, err
 	if l.topic == nil {
 		return d.how.Handlers[l.Group], nil
 	}
-	if taken, err := l.topic.of.Taken(ctx, l.topic.Letter); err != nil || !taken {
+	if taken, err := l.topic.of.Taken(ctx, l.topic.DeadLetter); err != nil || !taken {
 		return nil, err
 	}
 	return l.topic.redrive, nil
@@ -322,9 +322,9 @@ func (m *Manager) discard(ctx context.Context, l *Letter, d Discard) (Outcome, e
 	}
 	err := m.setStatus(ctx, l, Discarded, d.Actor, d.Reason)
 	if err == nil && l.topic != nil {
-		err = l.topic.of.Discard(ctx, l.topic.Letter)
+		err = l.topic.of.Discard(ctx, l.topic.DeadLetter)
 	}
-	if errors.Is(err, letters.ErrGone) {
+	if errors.Is(err, topic.ErrDeadLetterGone) {
 		return Taken, nil
 	}
 	var lost *store.ConditionError

@@ -7,36 +7,36 @@ import (
 	"slices"
 
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/topic/letters"
+	"github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/deadletter/letter"
 )
 
 // TopicLetters finds the letters of durable topics, and does what is done about them: in this
-// process, as *letters.Letters does, or at the servers that have them.
+// process, as *topic.DeadLetterStore does, or at the servers that have them.
 type TopicLetters interface {
 	// Scan passes the letters that are meant to f, from a place on, those of one partition in
 	// the order in which they failed. An error of f ends it.
-	Scan(ctx context.Context, which letters.Select, from letters.Place, f func(letters.Letter) error) error
+	Scan(ctx context.Context, which topic.DeadLetterSelection, from topic.DeadLetterPlace, f func(topic.DeadLetter) error) error
 	// There reports of each letter whether the topic in which it stands is the one in which it
 	// was found.
-	There(ctx context.Context, list []letters.Letter) ([]bool, error)
+	There(ctx context.Context, list []topic.DeadLetter) ([]bool, error)
 	// Taken reports whether the group of a letter would take its message again.
-	Taken(ctx context.Context, l letters.Letter) (bool, error)
+	Taken(ctx context.Context, l topic.DeadLetter) (bool, error)
 	// Redrive gives a message to the group that gave it up, once however often that is
-	// repeated. Discard gives it up for its group. Error: letters.ErrGone.
-	Redrive(ctx context.Context, l letters.Letter) error
-	Discard(ctx context.Context, l letters.Letter) error
+	// repeated. Discard gives it up for its group. Error: topic.ErrDeadLetterGone.
+	Redrive(ctx context.Context, l topic.DeadLetter) error
+	Discard(ctx context.Context, l topic.DeadLetter) error
 }
 
-var _ TopicLetters = (*letters.Letters)(nil)
+var _ TopicLetters = (*topic.DeadLetterStore)(nil)
 
 // topicLetters are the letters of durable topics.
 type topicLetters struct{ of TopicLetters }
 
 // topicLetter is one of them, and what can be done about it.
 type topicLetter struct {
-	letters.Letter
+	topic.DeadLetter
 	of TopicLetters
 }
 
@@ -44,22 +44,22 @@ func (t *topicLetters) name() Source { return Topics }
 
 // scan implements source.
 func (t *topicLetters) scan(ctx context.Context, filter *Filter, from Position, f func(Letter) error) error {
-	sel := letters.Select{Topic: filter.Topic, Group: filter.Group, Logs: filter.logs}
+	sel := topic.DeadLetterSelection{Topic: filter.Topic, Group: filter.Group, Logs: filter.logs}
 	for _, id := range filter.IDs {
-		if p, ok := letters.PlaceOf(id); ok {
+		if p, ok := topic.DeadLetterPlaceOf(id); ok {
 			sel.Places = append(sel.Places, p)
 		}
 	}
 	if len(filter.IDs) > 0 && len(sel.Places) == 0 {
 		return nil
 	}
-	at := letters.Place{Log: from.Log, Parked: from.Parked, Partition: from.Partition, Position: from.Offset,
+	at := topic.DeadLetterPlace{Log: from.Log, Parked: from.Parked, Partition: from.Partition, Position: from.Offset,
 		Group: from.Group}
-	return t.of.Scan(ctx, sel, at, func(l letters.Letter) error { return f(t.letter(l)) })
+	return t.of.Scan(ctx, sel, at, func(l topic.DeadLetter) error { return f(t.letter(l)) })
 }
 
 // letter is a topic's letter in the form of all. It keeps no message but as the record.
-func (t *topicLetters) letter(l letters.Letter) Letter {
+func (t *topicLetters) letter(l topic.DeadLetter) Letter {
 	p := l.Place
 	record := &kafka.Record{Topic: l.Topic, Partition: l.Partition, Offset: l.Position,
 		Key: []byte(l.Message.GetKey()), Value: l.Message.GetPayload()}
@@ -78,8 +78,8 @@ func (t *topicLetters) letter(l letters.Letter) Letter {
 // redrive gives the letter's message to its group again. It is stored once, however often
 // a crash makes it be repeated.
 func (t *topicLetter) redrive(ctx context.Context, _ *kafka.Record) error {
-	err := t.of.Redrive(ctx, t.Letter)
-	if errors.Is(err, letters.ErrGone) {
+	err := t.of.Redrive(ctx, t.DeadLetter)
+	if errors.Is(err, topic.ErrDeadLetterGone) {
 		return consume.Fail(consume.Permanent, "its group takes no messages, or it is not parked any more", err)
 	}
 	if err != nil {

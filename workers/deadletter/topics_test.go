@@ -21,7 +21,6 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/topic"
-	"github.com/parley-chat/parley/server/topic/letters"
 	"github.com/parley-chat/parley/workers/consume"
 )
 
@@ -310,10 +309,10 @@ type away struct{ TopicLetters }
 
 var errAway = errors.New("no server answers")
 
-func (away) Scan(context.Context, letters.Select, letters.Place, func(letters.Letter) error) error {
+func (away) Scan(context.Context, topic.DeadLetterSelection, topic.DeadLetterPlace, func(topic.DeadLetter) error) error {
 	return errAway
 }
-func (away) There(context.Context, []letters.Letter) ([]bool, error) { return nil, errAway }
+func (away) There(context.Context, []topic.DeadLetter) ([]bool, error) { return nil, errAway }
 
 // Servers that do not answer hold up only what is asked of them: letters of events are listed and
 // counted, and those of topics that are known count on.

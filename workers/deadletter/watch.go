@@ -10,7 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/topic/letters"
+	"github.com/parley-chat/parley/server/topic"
 )
 
 // Waiting is how many letters are open.
@@ -145,7 +145,7 @@ func (w *Watch) countTopics(ctx context.Context, seen map[string]bool) error {
 		clear(w.after) // of topics that are gone, mostly; open letters are remembered
 	}
 	t := topicLetters{of}
-	err := of.Scan(ctx, letters.Select{After: w.after, Dead: true}, letters.Place{}, func(l letters.Letter) error {
+	err := of.Scan(ctx, topic.DeadLetterSelection{After: w.after, Dead: true}, topic.DeadLetterPlace{}, func(l topic.DeadLetter) error {
 		if len(w.open) == maxWatched {
 			return errStop
 		}
@@ -185,11 +185,11 @@ func (w *Watch) dropHandled(ctx context.Context, from int) error {
 // may be removed itself. While that cannot be found out the letter counts.
 func (w *Watch) gone(ctx context.Context, list []Letter) []bool {
 	gone := make([]bool, len(list))
-	var of []letters.Letter
+	var of []topic.DeadLetter
 	var at []int
 	for i := range list {
 		if list[i].topic != nil {
-			of, at = append(of, list[i].topic.Letter), append(at, i)
+			of, at = append(of, list[i].topic.DeadLetter), append(at, i)
 		}
 	}
 	if len(of) == 0 {

@@ -9,7 +9,7 @@ import (
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
-	"github.com/parley-chat/parley/server/topic/letters"
+	"github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/workers/deadletter"
 )
 
@@ -112,7 +112,7 @@ func recordTo(l *deadletter.Letter, content bool) *opsv1.DeadLetterRecord {
 	out := &opsv1.DeadLetterRecord{Key: r.Key, ValueSha256: sum[:]}
 	for _, h := range r.Headers {
 		shown := &opsv1.DeadLetterHeader{Name: strings.ToValidUTF8(h.Key, "\ufffd")}
-		if content || l.Source == deadletter.Events || letters.Own(h.Key) {
+		if content || l.Source == deadletter.Events || topic.IsOwnHeader(h.Key) {
 			shown.Value = h.Value
 		}
 		out.Headers = append(out.Headers, shown)

@@ -17,7 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/topic/letters"
+	"github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/workers/audit"
 	"github.com/parley-chat/parley/workers/deadletter"
 	"github.com/parley-chat/parley/workers/eventquery"
@@ -112,7 +112,7 @@ var mappings = []mapping{
 	{replay.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
 	{lag.ErrNoGroup, connect.CodeNotFound, "GROUP_NOT_FOUND", "no such consumer group"},
 	{deadletter.ErrUnavailable, connect.CodeUnavailable, "LOG_UNAVAILABLE", "the event log cannot be read"},
-	{letters.ErrAway, connect.CodeUnavailable, "NO_OWNER", "no server that has topics answers"},
+	{topic.ErrNoServer, connect.CodeUnavailable, "NO_OWNER", "no server that has topics answers"},
 	{errLog, connect.CodeUnavailable, "LOG_UNAVAILABLE", "the event log cannot be read"},
 	{store.ErrFull, connect.CodeResourceExhausted, "STORAGE_FULL", "storage is full"},
 	{store.ErrAmbiguous, connect.CodeUnavailable, "OUTCOME_UNKNOWN",

@@ -13,9 +13,7 @@ import (
 	linkv1 "github.com/parley-chat/parley/gen/parley/link/v1"
 	"github.com/parley-chat/parley/gen/parley/link/v1/linkv1connect"
 	"github.com/parley-chat/parley/server/link/caller"
-	"github.com/parley-chat/parley/server/topic/catalog"
-	"github.com/parley-chat/parley/server/topic/letters"
-	"github.com/parley-chat/parley/server/topic/letters/letterwire"
+	"github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/server/wait"
 )
 
@@ -47,7 +45,7 @@ const maxChecked = 1000
 
 // Scan passes the letters that are meant to f, from a place on. An error of f ends it.
 func (s *Letters) Scan(
-	ctx context.Context, sel letters.Select, from letters.Place, f func(letters.Letter) error,
+	ctx context.Context, sel topic.DeadLetterSelection, from topic.DeadLetterPlace, f func(topic.DeadLetter) error,
 ) error {
 	n, err := s.slots(ctx)
 	if err != nil || n == 0 {
@@ -55,17 +53,17 @@ func (s *Letters) Scan(
 	}
 	first := 0
 	if from.Log != "" {
-		first = catalog.SlotOf(from.Log, n)
+		first = topic.SlotOf(from.Log, n)
 	}
 	for slot := first; slot < n; slot++ {
-		has := func(log string) bool { return catalog.SlotOf(log, n) == slot }
+		has := func(log string) bool { return topic.SlotOf(log, n) == slot }
 		if !meant(&sel, has) {
 			continue
 		}
-		m := letterwire.FromSelection(&sel, has, func(number uint64) bool { return number%uint64(n) == uint64(slot) })
-		req := &linkv1.ScanLettersRequest{Slot: int32(slot), Selection: m, From: letterwire.FromPlace(letters.Place{})}
+		m := topic.SelectionToWire(&sel, has, func(number uint64) bool { return number%uint64(n) == uint64(slot) })
+		req := &linkv1.ScanLettersRequest{Slot: int32(slot), Selection: m, From: topic.PlaceToWire(topic.DeadLetterPlace{})}
 		if slot == first {
-			req.From = letterwire.FromPlace(from)
+			req.From = topic.PlaceToWire(from)
 		}
 		if err := s.scan(ctx, req, f); err != nil {
 			return err
@@ -75,11 +73,11 @@ func (s *Letters) Scan(
 }
 
 // meant reports whether letters that are meant may be in a slot.
-func meant(sel *letters.Select, has func(log string) bool) bool {
+func meant(sel *topic.DeadLetterSelection, has func(log string) bool) bool {
 	if sel.Topic != "" && !has(sel.Topic) {
 		return false
 	}
-	if len(sel.Places) > 0 && !slices.ContainsFunc(sel.Places, func(p letters.Place) bool { return has(p.Log) }) {
+	if len(sel.Places) > 0 && !slices.ContainsFunc(sel.Places, func(p topic.DeadLetterPlace) bool { return has(p.Log) }) {
 		return false
 	}
 	if sel.Logs == nil {
@@ -94,7 +92,7 @@ func meant(sel *letters.Select, has func(log string) bool) bool {
 }
 
 // scan passes on the letters of a slot.
-func (s *Letters) scan(ctx context.Context, req *linkv1.ScanLettersRequest, f func(letters.Letter) error) error {
+func (s *Letters) scan(ctx context.Context, req *linkv1.ScanLettersRequest, f func(topic.DeadLetter) error) error {
 	for {
 		var page *linkv1.ScanLettersResponse
 		err := s.call(ctx, func(ctx context.Context, c linkv1connect.LetterServiceClient) (err error) {
@@ -105,7 +103,7 @@ func (s *Letters) scan(ctx context.Context, req *linkv1.ScanLettersRequest, f fu
 			return err
 		}
 		for _, m := range page.GetLetters() {
-			if err := f(letterwire.Letter(m)); err != nil {
+			if err := f(topic.DeadLetterFromWire(m)); err != nil {
 				return err
 			}
 		}
@@ -118,13 +116,13 @@ func (s *Letters) scan(ctx context.Context, req *linkv1.ScanLettersRequest, f fu
 
 // There reports of each letter whether the topic in which it stands is the one in which it was
 // found.
-func (s *Letters) There(ctx context.Context, list []letters.Letter) ([]bool, error) {
+func (s *Letters) There(ctx context.Context, list []topic.DeadLetter) ([]bool, error) {
 	type log struct {
 		name   string
 		number uint64
 	}
 	there := map[log]bool{}
-	bySlot := map[int][]letters.Letter{} // one of each topic
+	bySlot := map[int][]topic.DeadLetter{} // one of each topic
 	n, err := s.slots(ctx)
 	if err != nil || n == 0 {
 		return make([]bool, len(list)), err
@@ -135,7 +133,7 @@ func (s *Letters) There(ctx context.Context, list []letters.Letter) ([]bool, err
 			continue
 		}
 		there[of] = false
-		slot := catalog.SlotOf(of.name, n)
+		slot := topic.SlotOf(of.name, n)
 		bySlot[slot] = append(bySlot[slot], l)
 	}
 	for slot, some := range bySlot {
@@ -157,12 +155,12 @@ func (s *Letters) There(ctx context.Context, list []letters.Letter) ([]bool, err
 }
 
 // Taken reports whether the group of a letter would take its message again.
-func (s *Letters) Taken(ctx context.Context, l letters.Letter) (bool, error) {
+func (s *Letters) Taken(ctx context.Context, l topic.DeadLetter) (bool, error) {
 	slot, err := s.slotOf(ctx, l)
 	if err != nil {
 		return false, err
 	}
-	res, err := s.check(ctx, slot, []letters.Letter{l})
+	res, err := s.check(ctx, slot, []topic.DeadLetter{l})
 	if err != nil {
 		return false, err
 	}
@@ -170,10 +168,10 @@ func (s *Letters) Taken(ctx context.Context, l letters.Letter) (bool, error) {
 }
 
 // check asks about letters of one slot.
-func (s *Letters) check(ctx context.Context, slot int, list []letters.Letter) (*linkv1.CheckLettersResponse, error) {
+func (s *Letters) check(ctx context.Context, slot int, list []topic.DeadLetter) (*linkv1.CheckLettersResponse, error) {
 	req := &linkv1.CheckLettersRequest{Slot: int32(slot)}
 	for _, l := range list {
-		req.Letters = append(req.Letters, letterwire.FromRef(l))
+		req.Letters = append(req.Letters, topic.DeadLetterRefToWire(l))
 	}
 	var res *linkv1.CheckLettersResponse
 	err := s.call(ctx, func(ctx context.Context, c linkv1connect.LetterServiceClient) (err error) {
@@ -188,26 +186,26 @@ func (s *Letters) check(ctx context.Context, slot int, list []letters.Letter) (*
 
 // Redrive gives a message to the group that gave it up, and returns when that is durable.
 // Error: letters.ErrGone.
-func (s *Letters) Redrive(ctx context.Context, l letters.Letter) error {
+func (s *Letters) Redrive(ctx context.Context, l topic.DeadLetter) error {
 	return s.do(ctx, l, func(ctx context.Context, c linkv1connect.LetterServiceClient, slot int32) (bool, error) {
-		res, err := c.RedriveLetter(ctx, &linkv1.RedriveLetterRequest{Slot: slot, Letter: letterwire.FromRef(l)})
+		res, err := c.RedriveLetter(ctx, &linkv1.RedriveLetterRequest{Slot: slot, Letter: topic.DeadLetterRefToWire(l)})
 		return res.GetGone(), err
 	})
 }
 
 // Discard gives a message up for its group. Error: letters.ErrGone.
-func (s *Letters) Discard(ctx context.Context, l letters.Letter) error {
+func (s *Letters) Discard(ctx context.Context, l topic.DeadLetter) error {
 	if !l.Place.Parked {
 		return nil // it stays in its topic
 	}
 	return s.do(ctx, l, func(ctx context.Context, c linkv1connect.LetterServiceClient, slot int32) (bool, error) {
-		res, err := c.DiscardLetter(ctx, &linkv1.DiscardLetterRequest{Slot: slot, Letter: letterwire.FromRef(l)})
+		res, err := c.DiscardLetter(ctx, &linkv1.DiscardLetterRequest{Slot: slot, Letter: topic.DeadLetterRefToWire(l)})
 		return res.GetGone(), err
 	})
 }
 
 func (s *Letters) do(
-	ctx context.Context, l letters.Letter,
+	ctx context.Context, l topic.DeadLetter,
 	what func(context.Context, linkv1connect.LetterServiceClient, int32) (gone bool, err error),
 ) error {
 	slot, err := s.slotOf(ctx, l)
@@ -220,21 +218,21 @@ func (s *Letters) do(
 		return err
 	})
 	if err == nil && gone {
-		err = letters.ErrGone
+		err = topic.ErrDeadLetterGone
 	}
 	return err
 }
 
 // slotOf is the slot of a letter that was found.
-func (s *Letters) slotOf(ctx context.Context, l letters.Letter) (int, error) {
+func (s *Letters) slotOf(ctx context.Context, l topic.DeadLetter) (int, error) {
 	n, err := s.slots(ctx)
 	if err == nil && n == 0 {
-		err = letters.ErrGone
+		err = topic.ErrDeadLetterGone
 	}
 	if err != nil {
 		return 0, err
 	}
-	return catalog.SlotOf(l.Place.Log, n), nil
+	return topic.SlotOf(l.Place.Log, n), nil
 }
 
 // call makes a call at any server, and again while there is none, or none has the slot.
@@ -262,7 +260,7 @@ func (s *Letters) call(
 		if said {
 			return fmt.Errorf("dead letters of topics: %w", err)
 		}
-		return fmt.Errorf("%w: %s", letters.ErrAway, err.Error())
+		return fmt.Errorf("%w: %s", topic.ErrNoServer, err.Error())
 	}
 }
 

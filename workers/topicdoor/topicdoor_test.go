@@ -17,7 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/link/caller"
 	"github.com/parley-chat/parley/server/testkit"
-	"github.com/parley-chat/parley/server/topic/letters"
+	"github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/workers/topicdoor"
 )
 
@@ -89,16 +89,16 @@ func TestServersAway(t *testing.T) {
 			asked++
 			return nil, "", errors.New("there are no links")
 		}, func(context.Context) (int, error) { return 4, nil })
-		none := func(letters.Letter) error { return nil }
-		err := all.Scan(t.Context(), letters.Select{}, letters.Place{}, none)
+		none := func(topic.DeadLetter) error { return nil }
+		err := all.Scan(t.Context(), topic.DeadLetterSelection{}, topic.DeadLetterPlace{}, none)
 		testkit.Equal(t, "times that a server was looked for", asked, 10)
-		if !errors.Is(err, letters.ErrAway) {
+		if !errors.Is(err, topic.ErrNoServer) {
 			t.Error(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 		defer cancel()
 		asked = 0
-		err = all.Scan(ctx, letters.Select{}, letters.Place{}, none)
+		err = all.Scan(ctx, topic.DeadLetterSelection{}, topic.DeadLetterPlace{}, none)
 		testkit.Equal(t, "times in a second and a half", asked, 2)
 		if err == nil {
 			t.Error("a list without an answer")
@@ -112,18 +112,18 @@ func TestNoSlots(t *testing.T) {
 		t.Error("a server was asked")
 		return nil, "", errors.New("none")
 	}, func(context.Context) (int, error) { return 0, nil })
-	testkit.Must(t, all.Scan(t.Context(), letters.Select{}, letters.Place{}, func(letters.Letter) error {
+	testkit.Must(t, all.Scan(t.Context(), topic.DeadLetterSelection{}, topic.DeadLetterPlace{}, func(topic.DeadLetter) error {
 		t.Error("a letter")
 		return nil
 	}))
-	there, err := all.There(t.Context(), []letters.Letter{{}})
+	there, err := all.There(t.Context(), []topic.DeadLetter{{}})
 	if err != nil || there[0] {
 		t.Errorf("%v, %v", there, err)
 	}
-	if _, err := all.Taken(t.Context(), letters.Letter{}); !errors.Is(err, letters.ErrGone) {
+	if _, err := all.Taken(t.Context(), topic.DeadLetter{}); !errors.Is(err, topic.ErrDeadLetterGone) {
 		t.Error(err)
 	}
-	if err := all.Redrive(t.Context(), letters.Letter{}); !errors.Is(err, letters.ErrGone) {
+	if err := all.Redrive(t.Context(), topic.DeadLetter{}); !errors.Is(err, topic.ErrDeadLetterGone) {
 		t.Error(err)
 	}
 }

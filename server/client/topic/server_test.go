@@ -15,7 +15,7 @@ import (
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/internal/api"
-	"github.com/parley-chat/parley/server/internal/topicapi"
+	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/embedded/records"
 	service "github.com/parley-chat/parley/server/topic"
@@ -40,9 +40,9 @@ func serve() (client *topic.Client, stop func()) {
 	ran := make(chan error, 1)
 	go func() { ran <- topics.Run(ctx) }()
 	doors, err := api.New(api.Config{Store: disk, Logger: logger, Observe: func(string, string, time.Duration) {},
-		More: topicapi.New(topicapi.Config{Topics: topics, Streams: topicapi.NewStreams(nil),
-			Identify: func(context.Context) topicapi.Identity {
-				return topicapi.Identity{Session: "s", ExpiresAt: time.Now().Add(time.Hour),
+		More: topicrpc.New(topicrpc.Config{Topics: topics, Streams: topicrpc.NewStreams(nil),
+			Identify: func(context.Context) topicrpc.Identity {
+				return topicrpc.Identity{Session: "s", ExpiresAt: time.Now().Add(time.Hour),
 					Caller: service.Caller{Principal: "alice", Creator: true}}
 			}}).Services()})
 	must(err)

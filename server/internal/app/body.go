@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parley-chat/parley/server/internal/topicapi"
+	"github.com/parley-chat/parley/server/internal/topicrpc"
 )
 
 // bodyBounds bounds the wait for the bodies of requests: net/http bounds headers
@@ -27,7 +27,7 @@ var defaultBounds = bodyBounds{all: 15 * time.Second, rest: 2 * time.Second}
 func (b bodyBounds) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body == nil || r.Body == http.NoBody || strings.HasPrefix(r.URL.Path, "/grpc.reflection.") ||
-			r.ProtoMajor == 2 && r.URL.Path == topicapi.BidiProcedure {
+			r.ProtoMajor == 2 && r.URL.Path == topicrpc.BidiProcedure {
 			next.ServeHTTP(w, r)
 			return
 		}

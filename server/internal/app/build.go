@@ -23,8 +23,7 @@ import (
 	"github.com/parley-chat/parley/server/internal/rest"
 	"github.com/parley-chat/parley/server/internal/searchapi"
 	"github.com/parley-chat/parley/server/internal/serviceapi"
-	"github.com/parley-chat/parley/server/internal/topicapi"
-	"github.com/parley-chat/parley/server/internal/topicplane"
+	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/pace"
 	"github.com/parley-chat/parley/server/store"
@@ -48,7 +47,7 @@ type program struct {
 	log      *slog.Logger
 	api      *api.API
 	rest     http.Handler
-	topics   *topicplane.Plane
+	topics   *topicrpc.Module
 	metrics  *telemetry.Metrics
 	counts   *telemetry.ChatMetrics
 	sends    pace.Window // how long they take
@@ -136,11 +135,11 @@ func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.
 
 // buildTopics makes durable topics, or doors that say that this mode has none.
 func (p *program) buildTopics(ctx context.Context) (err error) {
-	p.topics, err = topicplane.New(ctx, topicplane.Config{Backend: p.backend, Clock: clocks.Wall, Logger: p.log,
+	p.topics, err = topicrpc.NewModule(ctx, topicrpc.ModuleConfig{Backend: p.backend, Clock: clocks.Wall, Logger: p.log,
 		Metrics: p.metrics, Creators: p.cfg.TopicCreators, Jobs: p.cfg.TopicJobs,
 		Process: p.process, Slots: p.cfg.TopicSlots,
 		Replication: p.cfg.Kafka.Replication,
-		Revoked:     func(id topicapi.Identity) bool { return p.gate.Refuses(consumerOf(id)) }, // made by buildIdentity
+		Revoked:     func(id topicrpc.Identity) bool { return p.gate.Refuses(consumerOf(id)) }, // made by buildIdentity
 		Remote: func(ctx context.Context, process string) (connect.HTTPClient, string, error) {
 			return p.remote(ctx, process) // connect has made the links before anything is called
 		}})
@@ -211,7 +210,7 @@ func (p *program) buildEntrance() (err error) {
 		Handlers: p.api.Handlers(), Codec: api.RESTCodec, Gate: p.gate.Wrap, Services: p.api.Names(),
 		Tokenless: authapi.Tokenless, Door: p.identity.Door.Wrap,
 		Observe: p.metrics.Request,
-		MaxBody: map[string]int64{topicapi.PublishProcedure: topicapi.MaxPublishRequest,
+		MaxBody: map[string]int64{topicrpc.PublishProcedure: topicrpc.MaxPublishRequest,
 			searchapi.BatchProcedure: searchapi.MaxBatch},
 		Stream: rest.Stream{Procedure: api.EventsProcedure, Codec: api.EventsCodec},
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/identity/issuer"
 	"github.com/parley-chat/parley/server/internal/identityplane"
-	"github.com/parley-chat/parley/server/internal/topicplane"
+	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/limit"
 	"github.com/parley-chat/parley/server/search"
 )
@@ -44,7 +44,7 @@ func (c Config) distributed() bool { return c.Backend.Distributed != nil }
 // not to the other.
 func newConfig(s config.Settings) (Config, error) {
 	c := Config{Settings: s}
-	if err := topicplane.CheckCreators(s.TopicCreators); err != nil {
+	if err := topicrpc.CheckCreators(s.TopicCreators); err != nil {
 		return c, err
 	}
 	var err error

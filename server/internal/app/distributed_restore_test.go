@@ -31,7 +31,7 @@ import (
 	"github.com/parley-chat/parley/server/store/dynamo/wire"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/testkit"
-	"github.com/parley-chat/parley/server/topic/catalog"
+	topics "github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/workers/projection"
 	"github.com/parley-chat/parley/workers/projection/chatactivity"
 )
@@ -335,7 +335,7 @@ func (r *recovery) write(u *user, id, key, text string) ack {
 // inSlot is a name of a topic in the first slot.
 func inSlot(name string) string {
 	for n := 0; ; n++ {
-		if other := fmt.Sprint(name, "-", n); catalog.SlotOf(other, recoverySlots) == 0 {
+		if other := fmt.Sprint(name, "-", n); topics.SlotOf(other, recoverySlots) == 0 {
 			return other
 		}
 	}

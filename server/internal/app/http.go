@@ -20,7 +20,7 @@ import (
 	"github.com/parley-chat/parley/server/history"
 	"github.com/parley-chat/parley/server/internal/authapi"
 	"github.com/parley-chat/parley/server/internal/docsite"
-	"github.com/parley-chat/parley/server/internal/topicapi"
+	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/internal/webclient"
 	"github.com/parley-chat/parley/server/lifecycle"
 )
@@ -35,7 +35,7 @@ const (
 type web struct {
 	srv       *edge.Server
 	hub       *delivery.Hub
-	topics    *topicapi.Streams
+	topics    *topicrpc.Streams
 	log       *slog.Logger
 	drainOpen func()
 	ready     atomic.Bool

@@ -7,7 +7,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/internal/identityplane"
-	"github.com/parley-chat/parley/server/internal/topicapi"
+	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/limit"
 	"github.com/parley-chat/parley/server/view"
 )
@@ -47,7 +47,7 @@ func (p *program) buildIdentity() (err error) {
 // endStreams ends what is open, for whoever may to open it again.
 func (p *program) endStreams() {
 	p.hub.EndAll()
-	p.topics.Streams().EndRevoked(func(topicapi.Identity) bool { return true })
+	p.topics.Streams().EndRevoked(func(topicrpc.Identity) bool { return true })
 }
 
 // streamOwner is who opened a stream.
@@ -57,7 +57,7 @@ func streamOwner(o delivery.OpenParams) auth.Principal {
 }
 
 // consumerOf is who opened a stream of topics.
-func consumerOf(id topicapi.Identity) auth.Principal {
+func consumerOf(id topicrpc.Identity) auth.Principal {
 	return auth.Principal{UserID: id.Principal, SessionID: id.Session, IssuedAt: id.IssuedAt, Service: id.Service,
 		ServiceKey: id.ServiceKey, SigningKey: id.SigningKey}
 }
@@ -65,5 +65,5 @@ func consumerOf(id topicapi.Identity) auth.Principal {
 // revoke ends what is open by the tokens that a revocation covers.
 func (p *program) revoke(r auth.Revocation) {
 	p.hub.EndRevoked(func(o delivery.OpenParams) bool { return r.Covers(streamOwner(o)) })
-	p.topics.Streams().EndRevoked(func(id topicapi.Identity) bool { return r.Covers(consumerOf(id)) })
+	p.topics.Streams().EndRevoked(func(id topicrpc.Identity) bool { return r.Covers(consumerOf(id)) })
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/parley-chat/parley/server/internal/rest"
 	"github.com/parley-chat/parley/server/internal/searchapi"
 	"github.com/parley-chat/parley/server/internal/serviceapi"
-	"github.com/parley-chat/parley/server/internal/topicapi"
+	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/internal/userapi"
 	"github.com/parley-chat/parley/server/testkit"
 )
@@ -106,7 +106,7 @@ func TestTablesOfErrors(t *testing.T) {
 	page := string(testkit.Value(os.ReadFile(errorsPage))(t))
 	for section, table := range map[string]string{
 		"Every call, and chats": tableOf(api.Reasons(), depends, front...),
-		"Durable topics":        tableOf(topicapi.Reasons(), explained(t)),
+		"Durable topics":        tableOf(topicrpc.Reasons(), explained(t)),
 		"Search events":         tableOf(searchapi.Reasons(), depends),
 		"Signing in":            tableOf(authapi.Reasons(), depends),
 		"People":                tableOf(userapi.Reasons(), depends),
@@ -138,7 +138,7 @@ func TestEachReasonOfTheSourceIsOnThePage(t *testing.T) {
 	name := regexp.MustCompile(`^[A-Z]{2,}(_[A-Z]+)+$`)
 	frames := []string{"RST_STREAM", "PUSH_PROMISE", "WINDOW_UPDATE"} // of HTTP/2, in package edge
 	found := map[string]bool{}
-	for _, dir := range []string{"internal/api", "internal/rest", "internal/topicapi", "internal/topicroute",
+	for _, dir := range []string{"internal/api", "internal/rest", "internal/topicrpc",
 		"internal/searchapi", "internal/authapi", "internal/userapi", "internal/serviceapi", "edge", "topic/refusal"} {
 		for _, source := range testkit.Value(filepath.Glob(root + "/server/" + dir + "/*.go"))(t) {
 			if strings.HasSuffix(source, "_test.go") {

@@ -29,7 +29,7 @@ import (
 	"github.com/parley-chat/parley/server/internal/rest"
 	"github.com/parley-chat/parley/server/internal/searchapi"
 	"github.com/parley-chat/parley/server/internal/serviceapi"
-	"github.com/parley-chat/parley/server/internal/topicapi"
+	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/internal/userapi"
 	"github.com/parley-chat/parley/server/search/record"
 	"github.com/parley-chat/parley/server/store"
@@ -108,7 +108,7 @@ func newHarness(t testing.TB) *harness {
 	}
 	w.api, err = api.New(api.Config{Chat: w.chats, View: reader, Hub: w.hub, Store: w.store,
 		Logger: slog.New(slog.DiscardHandler), Observe: observe,
-		More: append(topicapi.New(topicapi.Config{Streams: topicapi.NewStreams(nil)}).Services(),
+		More: append(topicrpc.New(topicrpc.Config{Streams: topicrpc.NewStreams(nil)}).Services(),
 			searchapi.New(record.New(record.Config{Store: w.store, Clock: time.Now, NewID: chat.NewID,
 				Retention: time.Hour})).Service(), w.signIn(), serviceapi.New(serviceapi.Config{Clock: time.Now}).Service(),
 			userapi.New(userapi.Config{People: people.New(people.Config{Store: w.store, Clock: time.Now,
@@ -116,7 +116,7 @@ func newHarness(t testing.TB) *harness {
 	w.must(err)
 	w.handler, err = rest.New(rest.Config{Handlers: w.api.Handlers(), Codec: api.RESTCodec, Gate: w.gate,
 		Services: w.api.Names(), Observe: observe,
-		MaxBody: map[string]int64{topicapi.PublishProcedure: topicapi.MaxPublishRequest},
+		MaxBody: map[string]int64{topicrpc.PublishProcedure: topicrpc.MaxPublishRequest},
 		Stream:  rest.Stream{Procedure: api.EventsProcedure, Codec: api.EventsCodec}})
 	w.must(err)
 	for _, u := range []string{"ann", "bob", "cid", "dan"} {

@@ -23,7 +23,7 @@ var divisor = func() time.Duration {
 // shortened, so that a new timer is met in a run with short times, too. The night, with the
 // real ones, has those of other packages and of libraries.
 var inTheWay = []string{
-	"edge", "edge/h2", "delivery", "internal/api", "internal/streamwriter", "internal/topicapi", "topic",
+	"edge", "edge/h2", "delivery", "internal/api", "internal/streamwriter", "internal/topicrpc", "topic",
 }
 
 // moreInTheWay are files of packages whose other times are not those of streams.
@@ -36,7 +36,7 @@ var figures = map[string]string{
 	"internal/api/api.go":             `\sheartbeat += 15 \* time\.Second`,
 	"internal/app/body.go":            `bodyBounds\{all: 15 \* time\.Second`,
 	"internal/streamwriter/writer.go": `const Timeout = 10 \* time\.Second`,
-	"internal/topicapi/topicapi.go":   `const heartbeat = 15 \* time\.Second`,
+	"internal/topicrpc/server.go":     `const heartbeat = 15 \* time\.Second`,
 	"topic/sessions.go":               `\saliveEvery += 15 \* time\.Second`,
 }
 

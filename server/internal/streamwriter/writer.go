@@ -2,7 +2,7 @@
 // written is collected until it is flushed, messages that are encoded already take a short
 // way, a reader that is stuck is cut, and responses under load are spaced.
 //
-// It owns how responses leave; it does not own what they hold (packages api and topicapi)
+// It owns how responses leave; it does not own what they hold (packages api and topicrpc)
 // nor their encoding (package codec).
 //
 // # Concurrency

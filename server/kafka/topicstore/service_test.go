@@ -21,8 +21,6 @@ import (
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/topic"
-	"github.com/parley-chat/parley/server/topic/letters"
-	"github.com/parley-chat/parley/server/topic/owner"
 )
 
 var operator = topic.Caller{Principal: "operator", Operator: true}
@@ -284,9 +282,9 @@ func (s *service) fails(t *testing.T, name, group, want string) {
 	}
 }
 
-func (s *service) letters(t *testing.T) (list []letters.Letter) {
+func (s *service) letters(t *testing.T) (list []topic.DeadLetter) {
 	t.Helper()
-	err := s.Letters().Scan(t.Context(), letters.Select{}, letters.Place{}, func(l letters.Letter) error {
+	err := s.Letters().Scan(t.Context(), topic.DeadLetterSelection{}, topic.DeadLetterPlace{}, func(l topic.DeadLetter) error {
 		list = append(list, l)
 		return nil
 	})
@@ -359,7 +357,7 @@ func TestServiceEndsWithItsLog(t *testing.T) {
 	if err == nil {
 		t.Error("it publishes")
 	}
-	if err := <-s.run; !errors.Is(err, owner.ErrFenced) {
+	if err := <-s.run; !errors.Is(err, topic.ErrFenced) {
 		t.Errorf("it ends with %v", err)
 	}
 	select {

@@ -1,4 +1,3 @@
-// Package topictest helps the tests of packages that store durable topics or run them.
 package topictest
 
 import "github.com/parley-chat/parley/server/topic/internal/machine"

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/telemetry"
-	"github.com/parley-chat/parley/server/topic/plane"
+	"github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/workers/fanout"
 	"github.com/parley-chat/parley/workers/ops"
 	"github.com/parley-chat/parley/workers/pipeline"
@@ -88,7 +88,7 @@ func (p *program) parts(
 			list = append(list, pipeline.Operators{Listen: p.cfg.Operators, TLS: p.cfg.Links, Key: key, Deliver: peers.redrive,
 				Replicas: true, Identity: identity,
 				Letters: topicdoor.NewLetters(peers.server, func(ctx context.Context) (int, error) {
-					return plane.Declared(ctx, p.backend.Store)
+					return topic.DeclaredSlots(ctx, p.backend.Store)
 				}),
 				More: topicdoor.Handlers(topicdoor.Config{Servers: peers.server, Operator: ops.Operator, Logger: p.cfg.Logger})})
 		}

@@ -43,7 +43,7 @@ func golden() map[string]*Cursor {
 // HQ-T6: what earlier versions stored of groups is read by all later ones, backfills included. A
 // form that changes is a new version, and what is in the corpus is never rewritten:
 //
-//	go test ./server/topic/partition/cursor -run Golden -add-golden
+//	go test ./server/topic/internal/machine -run Golden -add-golden
 func TestGoldenCursors(t *testing.T) {
 	path := filepath.Join("testdata", "cursors.txt")
 	old, err := os.ReadFile(path)

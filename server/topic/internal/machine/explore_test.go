@@ -321,7 +321,7 @@ func (w *world) lost() {
 func explain(seed uint64, b *bug) string {
 	var steps strings.Builder
 	failed := run(seed, b, &steps)
-	return fmt.Sprintf("seed %d: %s\n%s\nPARLEY_EXPLORE_SEED=%d go test ./server/topic/partition -run TestModel",
+	return fmt.Sprintf("seed %d: %s\n%s\nPARLEY_EXPLORE_SEED=%d go test ./server/topic/internal/machine -run TestModel",
 		seed, failed, &steps, seed)
 }
 

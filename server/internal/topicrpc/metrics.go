@@ -1,0 +1,161 @@
+package topicrpc
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/topic"
+)
+
+// ofCounters reads a counter of a service.
+func ofCounters(of func(*topic.Counters) *atomic.Int64) func(*topic.Service) float64 {
+	return func(s *topic.Service) float64 { return float64(of(s.Counters()).Load()) }
+}
+
+// ofBackfills reads a counter of a service's backfills.
+func ofBackfills(of func(*topic.BackfillCounters) *atomic.Int64) func(*topic.Service) float64 {
+	return func(s *topic.Service) float64 { return float64(of(&s.Backfills().Counters).Load()) }
+}
+
+// measure connects what the services of this process count to the metrics.
+func (p *Module) measure() {
+	p.measureUse()
+	p.measureBackfills()
+	p.measureSubscriptions()
+	p.measureJobs()
+}
+
+// gauge is a sum over the services, most the largest value, counter a sum that never goes back.
+func (p *Module) gauge(name, help string, read func(*topic.Service) float64) {
+	p.cfg.Metrics.Gauge(name, help, p.sums.gauge(read))
+}
+
+func (p *Module) most(name, help string, read func(*topic.Service) float64) {
+	p.cfg.Metrics.Gauge(name, help, p.sums.most(read))
+}
+
+func (p *Module) counter(name, help string, read func(*topic.Service) float64) {
+	p.cfg.Metrics.Counter(name, help, p.sums.counter(read))
+}
+
+// measureUse connects what comes and goes.
+func (p *Module) measureUse() {
+	counter := func(name, help string, of func(*topic.Counters) *atomic.Int64) {
+		p.counter(name, help, ofCounters(of))
+	}
+	p.gauge(telemetry.TopicsKnown, "Topics that this server has.",
+		func(s *topic.Service) float64 { return float64(s.Sizes().Topics) })
+	p.gauge(telemetry.TopicSessions, "Members of groups that are attached.",
+		func(s *topic.Service) float64 { return float64(s.Sizes().Sessions) })
+	p.cfg.Metrics.Gauge(telemetry.TopicStreams, "Open streams of consumers.",
+		func() float64 { return float64(p.streams.Len()) })
+	counter(telemetry.TopicPublished, "Messages published to topics.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.Published })
+	counter(telemetry.TopicBlocked, "Publishes refused because no subscription was active.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.Blocked })
+	counter(telemetry.TopicUnsubscribed, "Publishes to a topic without an active subscription.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.Unsubscribed })
+	counter(telemetry.TopicGroupsDied, "Groups that were not heard from for their timeout.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.Died })
+	counter(telemetry.TopicReleased, "Messages that groups had not acknowledged and no longer hold.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.Released })
+	counter(telemetry.TopicDetectionBraked, "Times that no group was declared dead because too many seemed to be.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.Braked })
+	p.most(telemetry.TopicBacklog, "Positions from what a group has not acknowledged to the end, at most.",
+		func(s *topic.Service) float64 { return float64(s.LargestBacklog()) })
+	p.gauge(telemetry.TopicsOpen, "Topics in use, whose partitions are in memory.",
+		func(s *topic.Service) float64 { return float64(s.Sizes().Open) })
+	p.gauge(telemetry.TopicResident, "Bytes of messages of topics in memory.",
+		func(s *topic.Service) float64 { return float64(s.Sizes().Resident) })
+	p.gauge(telemetry.TopicResidentLimit, "Bytes of messages of topics in memory beyond which some are freed.",
+		func(s *topic.Service) float64 { return float64(s.Sizes().ResidentLimit) })
+	p.gauge(telemetry.TopicNearTimeout, "Groups that were not heard from for 80 percent of their timeout.",
+		ofCounters(func(c *topic.Counters) *atomic.Int64 { return &c.NearTimeout }))
+	counter(telemetry.TopicBeatWrites, "Writes of heartbeats, many groups in each.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.HeartbeatWrites })
+	counter(telemetry.TopicBeatsFailed, "Heartbeats that could not be stored.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.HeartbeatsFailed })
+	counter(telemetry.TopicDeadLetters, "Messages that went to a topic of dead letters.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.DeadLetters })
+	counter(telemetry.TopicTrimmed, "Messages removed because nobody needs them any more.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.Trimmed })
+	counter(telemetry.TopicTrimsSkipped, "Times that a group kept a partition from being trimmed.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.TrimsSkipped })
+	counter(telemetry.TopicZombies, "Times that a group was moved on because its position did not move.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.Zombies })
+	counter(telemetry.TopicJobsFailed, "Rounds of a job of topics that failed.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.JobsFailed })
+}
+
+// measureBackfills connects what backfills did.
+func (p *Module) measureBackfills() {
+	p.gauge(telemetry.BackfillsRunning, "Backfills that run.",
+		func(s *topic.Service) float64 { return float64(s.Backfills().Running()) })
+	p.gauge(telemetry.BackfillLeft, "Messages that backfills that run have left.",
+		ofBackfills(func(c *topic.BackfillCounters) *atomic.Int64 { return &c.Left }))
+	p.counter(telemetry.BackfillReleased, "Messages that backfills let go.",
+		ofBackfills(func(c *topic.BackfillCounters) *atomic.Int64 { return &c.Released }))
+	p.counter(telemetry.BackfillSlowed, "Batches of backfills that paused because publishes were slow.",
+		ofBackfills(func(c *topic.BackfillCounters) *atomic.Int64 { return &c.Slowed }))
+	p.counter(telemetry.BackfillsFailed, "Backfills that failed.",
+		ofBackfills(func(c *topic.BackfillCounters) *atomic.Int64 { return &c.Failed }))
+}
+
+// measureSubscriptions connects what a look at all subscriptions found.
+func (p *Module) measureSubscriptions() {
+	gauge := func(name, help string, of ...func(*topic.Gauges) *atomic.Int64) {
+		p.gauge(name, help, func(s *topic.Service) (sum float64) {
+			for _, n := range of {
+				sum += float64(n(&s.Counters().Gauges).Load())
+			}
+			return sum
+		})
+	}
+	active := func(g *topic.Gauges) *atomic.Int64 { return &g.Active }
+	paused := func(g *topic.Gauges) *atomic.Int64 { return &g.Paused }
+	dead := func(g *topic.Gauges) *atomic.Int64 { return &g.Dead }
+	cancelled := func(g *topic.Gauges) *atomic.Int64 { return &g.Cancelled }
+	gauge(telemetry.TopicSubsActive, "Subscriptions that receive.", active)
+	gauge(telemetry.TopicSubsPaused, "Subscriptions that are paused.", paused)
+	gauge(telemetry.TopicSubsDead, "Subscriptions whose groups fell silent.", dead)
+	gauge(telemetry.TopicSubsCancelled, "Subscriptions that have ended and are not forgotten yet.", cancelled)
+	gauge(telemetry.TopicSubs, "Subscriptions.", active, paused, dead, cancelled)
+	gauge(telemetry.TopicTracked, "Runs of positions, and retries, that are kept of the topics in use.",
+		func(g *topic.Gauges) *atomic.Int64 { return &g.Tracked })
+	p.most(telemetry.TopicOldest, "Age of the oldest message that an active group has not acknowledged.",
+		func(s *topic.Service) float64 { return time.Duration(s.Counters().Gauges.Oldest.Load()).Seconds() })
+	p.most(telemetry.TopicOverdue, "Time since the oldest end of a lease, or due retry, that was not acted on.",
+		func(s *topic.Service) float64 { return time.Duration(s.Counters().Gauges.Overdue.Load()).Seconds() })
+}
+
+// measureJobs connects what jobs did.
+func (p *Module) measureJobs() {
+	p.gauge(telemetry.TopicTrimBacklog, "Messages that were older than their retention after the last trim.",
+		ofCounters(func(c *topic.Counters) *atomic.Int64 { return &c.TrimBacklog }))
+	p.most(telemetry.TopicTrimBehind, "Trims in a row after which there were more of these than before.",
+		ofCounters(func(c *topic.Counters) *atomic.Int64 { return &c.TrimBehind }))
+	p.counter(telemetry.TopicOrphans, "Cursors of no subscription that were deleted.",
+		ofCounters(func(c *topic.Counters) *atomic.Int64 { return &c.Orphans }))
+	p.counter(telemetry.TopicDetectionFailed, "Groups that could not be marked dead, or revived.",
+		ofCounters(func(c *topic.Counters) *atomic.Int64 { return &c.DetectionFailed }))
+	p.counter(telemetry.TopicTrims, "Runs of the trim.",
+		func(s *topic.Service) float64 { n, _ := s.Jobs().Trims(); return float64(n) })
+	p.counter(telemetry.TopicTrimTime, "Seconds that trims took.",
+		func(s *topic.Service) float64 { _, took := s.Jobs().Trims(); return took.Seconds() })
+	p.most(telemetry.TopicJobTime, "Seconds that the longest of the jobs' last runs took.",
+		func(s *topic.Service) float64 { return s.Jobs().Slowest().Seconds() })
+}
+
+// measureSlots connects the counters of slots to the metrics.
+func (p *Module) measureSlots() {
+	m := p.cfg.Metrics
+	m.Gauge(telemetry.TopicSlots, "Slots of topics that this server holds.",
+		func() float64 { return float64(p.slots.Stats().Held) })
+	m.Gauge(telemetry.TopicSlotsAll, "Slots that the topics are dealt to.",
+		func() float64 { return float64(p.slots.Slots()) })
+	m.Counter(telemetry.TopicSlotsTaken, "Slots of topics that this server has taken over.",
+		func() float64 { return float64(p.slots.Stats().Acquired) })
+	m.Counter(telemetry.TopicSlotsLost, "Slots of topics taken by another server, or not renewed in time.",
+		func() float64 { return float64(p.slots.Stats().Lost) })
+}

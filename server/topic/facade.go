@@ -1,0 +1,67 @@
+package topic
+
+import (
+	"context"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/topic/internal/operations"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
+)
+
+// What other packages see of the parts.
+type (
+	// Slot is the part of all topics that a Service has.
+	Slot = storage.Slot
+	// Events are the topics with the events of all chats.
+	Events = serving.Events
+	// Counters count since the start, Gauges are what a look at all topics found, for metrics.
+	Counters         = serving.Counters
+	Gauges           = serving.Gauges
+	BackfillCounters = serving.BackfillCounters
+	// Admin is what operators do with topics.
+	Admin = operations.Admin
+	// DeadLetter is a message that a group gave up, at its DeadLetterPlace. A DeadLetterStore
+	// finds those that a DeadLetterSelection means.
+	DeadLetter          = operations.DeadLetter
+	DeadLetterPlace     = operations.DeadLetterPlace
+	DeadLetterSelection = operations.DeadLetterSelection
+	DeadLetterStore     = operations.DeadLetterStore
+)
+
+// Errors of the parts.
+var (
+	// ErrFenced says that another process has taken the topics over.
+	ErrFenced = storage.ErrFenced
+	// ErrDeadLetterGone says that a dead letter is gone, or that its group takes no messages.
+	ErrDeadLetterGone = operations.ErrDeadLetterGone
+	// ErrNoServer says that no server of topics answers.
+	ErrNoServer = operations.ErrNoServer
+)
+
+const (
+	// MaxPartitions is how many partitions a topic has at most.
+	MaxPartitions = storage.MaxPartitions
+	// Broken ends a session whose connection has ended.
+	Broken = serving.Broken
+	// Actor is the actor of rows that the server's jobs leave in the audit.
+	Actor = operations.Actor
+)
+
+// SlotOf is the slot of a topic among so many.
+func SlotOf(topic string, of int) int { return storage.SlotOf(topic, of) }
+
+// SessionSlot is the slot that the id of a session leads to.
+func SessionSlot(session string) (int, bool) { return storage.SessionSlot(session) }
+
+// Installation returns the id of the installation that a store belongs to. The first call
+// makes it.
+func Installation(ctx context.Context, s store.Store) (string, error) {
+	return storage.Installation(ctx, s)
+}
+
+// DeadLetterPlaceOf is the place of the id of a dead letter; false if the id is none.
+func DeadLetterPlaceOf(id string) (DeadLetterPlace, bool) { return operations.DeadLetterPlaceOf(id) }
+
+// IsOwnHeader reports whether a header is the server's and not the publisher's.
+func IsOwnHeader(name string) bool { return operations.IsOwnHeader(name) }

@@ -1,0 +1,133 @@
+package operations
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/parley-chat/parley/server/topic/internal/machine"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
+	"github.com/parley-chat/parley/server/wait"
+)
+
+const (
+	deadLetterFirstPause = 100 * time.Millisecond // pause after a failure
+	deadLetterLastPause  = 30 * time.Second
+	deadLetterTimeout    = 30 * time.Second // of a try, so that others come to be tried, too
+)
+
+// undeliverableJob is messages of a group in a partition that failed too often.
+type undeliverableJob struct {
+	group   *serving.Group
+	topic   *storage.Topic
+	part    int
+	letters []machine.Undeliverable // that are not stored yet
+
+	tries int
+	due   time.Time // of the next try
+}
+
+// Undeliverable passes letters of a group to the goroutine that stores them. Each message is in
+// one job at most, so the window of the groups bounds them.
+func (j *Jobs) Undeliverable(t *storage.Topic, g *serving.Group, part int, letters []machine.Undeliverable) {
+	j.queue(&undeliverableJob{group: g, topic: t, part: part, letters: letters})
+	select {
+	case j.written <- struct{}{}:
+	default:
+	}
+}
+
+// queue puts a job to the back. A job of the same messages' group that was not tried yet
+// takes its letters.
+func (j *Jobs) queue(job *undeliverableJob) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, other := range j.letters {
+		if job.tries == 0 && other.tries == 0 && other.group == job.group && other.part == job.part {
+			other.letters = append(other.letters, job.letters...)
+			return
+		}
+	}
+	j.letters = append(j.letters, job)
+}
+
+// takeLetters takes the first job that is due. If none is, it returns in how long one will
+// be: at most letterLast.
+func (j *Jobs) takeLetters() (job *undeliverableJob, in time.Duration) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	in = deadLetterLastPause
+	for i, job := range j.letters {
+		d := time.Until(job.due)
+		if d <= 0 {
+			j.letters = slices.Delete(j.letters, i, i+1)
+			return job, 0
+		}
+		in = min(in, d)
+	}
+	return nil, in
+}
+
+// runLetters stores dead letters. A message is acknowledged for its group once it is
+// stored; until then it stays where it is. What cannot be stored goes to the back, so that
+// it holds up nobody else's.
+func (j *Jobs) runLetters(ctx context.Context) {
+	for {
+		job, in := j.takeLetters()
+		if job == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-j.written:
+			case <-time.After(in):
+			}
+			continue
+		}
+		if err := j.tryLetters(ctx, job); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			job.due = time.Now().Add(wait.Doubled(deadLetterFirstPause, deadLetterLastPause, job.tries))
+			job.tries++
+			j.cfg.Logger.Error("dead letters cannot be stored, trying again", "topic", job.topic.Name,
+				"group", job.group.Name(), "letters", len(job.letters), "error", err)
+			j.queue(job)
+		}
+	}
+}
+
+// tryLetters stores the letters of a job, unless its group has ended: another one of the
+// same names has messages of its own.
+func (j *Jobs) tryLetters(ctx context.Context, job *undeliverableJob) error {
+	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
+	defer cancel()
+	if job.topic.View().Deleting {
+		return nil
+	}
+	l, err := j.cfg.Open(ctx, job.topic)
+	if err != nil {
+		return err
+	}
+	defer l.Release()
+	g := l.Group(job.group.Name())
+	if g != job.group {
+		return nil
+	}
+	to, err := j.cfg.Graveyard(ctx, l)
+	if err != nil {
+		return err
+	}
+	defer to.Release()
+	slices.SortFunc(job.letters, func(a, b machine.Undeliverable) int { return cmp.Compare(a.Position, b.Position) })
+	b := deadLetterWriter{jobs: j, from: l, to: to, group: g, part: job.part}
+	for len(job.letters) > 0 && err == nil {
+		var n int
+		n, err = b.some(ctx, job.letters)
+		b.buried(job.letters[:n])
+		job.letters = job.letters[n:]
+	}
+	job.group.Wake(job.part)
+	return err
+}

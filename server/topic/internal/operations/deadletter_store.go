@@ -1,0 +1,361 @@
+package operations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
+)
+
+// ErrDeadLetterGone is returned if there is nobody to whom a letter could go, or it is not there any
+// more.
+var ErrDeadLetterGone = errors.New("letters: the group does not take messages, or the letter is gone")
+
+// ErrNoServer is returned by who asks another process for letters, if none answers.
+var ErrNoServer = errors.New("letters: no server that has topics answers")
+
+// readBytes is how much of a log is read at once.
+const readBytes = 1 << 20
+
+// DeadLettersConfig is what Letters stand on; all of it is required.
+type DeadLettersConfig struct {
+	Catalog *storage.Catalog
+	Logger  *slog.Logger
+	// Reader reads the messages of a topic.
+	Reader func(*storage.Topic) commitlog.Reader
+	// Open returns a topic in use, which is released.
+	Open func(context.Context, *storage.Topic) (*serving.OpenTopic, error)
+	// Append stores messages in a topic, all or none, and returns when they are durable.
+	Append func(context.Context, *serving.OpenTopic, []commitlog.Append) error
+	// Stored returns when what a group has done is durable.
+	Stored func(ctx context.Context, l *serving.OpenTopic, group string) error
+}
+
+// DeadLetterStore finds the letters of all topics.
+type DeadLetterStore struct{ cfg DeadLettersConfig }
+
+// NewDeadLetterStore makes Letters.
+func NewDeadLetterStore(c DeadLettersConfig) *DeadLetterStore { return &DeadLetterStore{c} }
+
+// DeadLetterSelection says which letters are meant; what is empty selects all.
+type DeadLetterSelection struct {
+	Topic  string // of the messages
+	Group  string
+	Places []DeadLetterPlace
+	Logs   map[string]bool               // in which they stand; nil: all
+	Dead   bool                          // none that are parked
+	After  map[commitlog.Partition]int64 // where to begin in partitions of dead letters
+}
+
+// wants reports whether letters that are meant may stand in a topic.
+func (s *DeadLetterSelection) wants(log string) bool {
+	return (s.Logs == nil || s.Logs[log]) &&
+		(s.Topic == "" || s.Topic == log || s.Topic == strings.TrimSuffix(log, storage.DeadLetterSuffix)) &&
+		(len(s.Places) == 0 || slices.ContainsFunc(s.Places, func(p DeadLetterPlace) bool { return p.Log == log }))
+}
+
+// has reports whether the letter at a place is meant, as far as the place says so.
+func (s *DeadLetterSelection) has(p DeadLetterPlace) bool {
+	return len(s.Places) == 0 || slices.Contains(s.Places, p)
+}
+
+// from is where reading a partition of a topic begins; false if there is nothing to read.
+func (s *DeadLetterSelection) from(log string, part commitlog.Partition, after DeadLetterPlace) (position int64, ok bool) {
+	position = s.After[part]
+	if after.Log == log {
+		if after.Parked || part.Number < after.Partition {
+			return 0, false
+		}
+		if part.Number == after.Partition {
+			position = max(position, after.Position)
+		}
+	}
+	if len(s.Places) == 0 {
+		return position, true
+	}
+	first := int64(-1)
+	for _, p := range s.Places {
+		if p.Log == log && !p.Parked && p.Partition == part.Number && (first < 0 || p.Position < first) {
+			first = p.Position
+		}
+	}
+	return max(position, first), first >= 0
+}
+
+// Scan passes the letters that are meant to f, from a place on: by topic, those of one
+// partition in the order in which they failed, then those that are parked. An error of f
+// ends it.
+func (s *DeadLetterStore) Scan(ctx context.Context, sel DeadLetterSelection, from DeadLetterPlace, f func(DeadLetter) error) error {
+	topics := s.cfg.Catalog.Topics("", s.cfg.Catalog.Count(), func(t *storage.Topic) bool {
+		return t.Name >= from.Log && !t.View().Deleting && sel.wants(t.Name)
+	})
+	for _, t := range topics {
+		if strings.HasSuffix(t.Name, storage.DeadLetterSuffix) {
+			for n := range t.View().Config.GetPartitions() {
+				part := commitlog.Partition{Topic: t.Number, Number: n}
+				if at, ok := sel.from(t.Name, part, from); ok {
+					if err := s.scanDead(ctx, &sel, t, part, at, f); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		if err := s.scanParked(ctx, &sel, t, from, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scanDead reads a partition of a topic of dead letters.
+func (s *DeadLetterStore) scanDead(
+	ctx context.Context, sel *DeadLetterSelection, t *storage.Topic, address commitlog.Partition, at int64, f func(DeadLetter) error,
+) error {
+	log := s.cfg.Reader(t)
+	for {
+		start, end, err := log.Bounds(ctx, address)
+		if err != nil {
+			return err
+		}
+		if at = max(at, start); at >= end {
+			return nil
+		}
+		batches, err := log.Read(ctx, address, at, readBytes)
+		var corrupt *commitlog.CorruptError
+		switch {
+		case errors.As(err, &corrupt):
+			s.cfg.Logger.Error("dead letters cannot be read and are passed over", "topic", t.Name, "partition",
+				address.Number, "from", corrupt.From, "to", corrupt.To-1, "error", err)
+			at = corrupt.To
+			continue
+		case errors.Is(err, commitlog.ErrTrimmed):
+			continue // the next round begins where the log does
+		case errors.Is(err, commitlog.ErrBeyondEnd) || (err == nil && len(batches) == 0):
+			return nil
+		case err != nil:
+			return err
+		}
+		for _, b := range batches {
+			if err := s.batch(sel, t, address.Number, b, at, f); err != nil {
+				return err
+			}
+			at = b.End()
+		}
+	}
+}
+
+// batch passes the letters of a batch on.
+func (s *DeadLetterStore) batch(
+	sel *DeadLetterSelection, t *storage.Topic, n int32, b *commitlog.Batch, from int64, f func(DeadLetter) error,
+) error {
+	for i := int(max(0, from-b.Base)); i < b.Count(); i++ {
+		p := DeadLetterPlace{Log: t.Name, Partition: n, Position: b.Base + int64(i)}
+		if !sel.has(p) {
+			continue
+		}
+		if group, _ := b.Header(i, HeaderGroup); sel.Group != "" && group != sel.Group {
+			continue
+		}
+		m, err := b.Message(i)
+		if err != nil {
+			s.cfg.Logger.Error("a dead letter cannot be read and is passed over", "id", p.ID(), "error", err)
+			continue
+		}
+		l, err := parseDeadLetter(p, t.Number, m)
+		if err != nil || (sel.Topic != "" && l.Topic != sel.Topic) {
+			continue // it says nothing of itself, or was of another topic
+		}
+		if err := f(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scanParked passes on the messages that are parked in a topic.
+func (s *DeadLetterStore) scanParked(
+	ctx context.Context, sel *DeadLetterSelection, t *storage.Topic, from DeadLetterPlace, f func(DeadLetter) error,
+) error {
+	if sel.Dead || (sel.Topic != "" && sel.Topic != t.Name) {
+		return nil
+	}
+	groups := parking(t, sel.Group)
+	if len(groups) == 0 {
+		return nil
+	}
+	l, err := s.cfg.Open(ctx, t)
+	if err != nil {
+		if t.View().Deleting {
+			return nil
+		}
+		return err
+	}
+	defer l.Release()
+	for n, p := range l.Parts {
+		var list []DeadLetter
+		p.Do(func(m *machine.Machine) {
+			for _, name := range groups {
+				g := m.Group(name)
+				if g == nil {
+					continue
+				}
+				for _, at := range g.Stopped(nil) {
+					place := DeadLetterPlace{Log: t.Name, Parked: true, Partition: int32(n), Position: at.Position, Group: name}
+					if sel.has(place) && place.Compare(from) >= 0 {
+						list = append(list, DeadLetter{Place: place, Number: t.Number, Topic: t.Name, Partition: int32(n),
+							Position: at.Position, Group: name, Attempts: at.Attempts})
+					}
+				}
+			}
+		})
+		slices.SortFunc(list, func(a, b DeadLetter) int { return a.Place.Compare(b.Place) })
+		for _, letter := range list {
+			if letter.Message, err = readMessage(ctx, s.cfg.Reader(t), p.Address, letter.Position); err != nil {
+				return err
+			}
+			if letter.Message == nil {
+				continue
+			}
+			if err := f(letter); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// parking lists the groups of a topic that park keys and may have messages, all or one.
+func parking(t *storage.Topic, only string) (groups []string) {
+	t.Lock.RLock()
+	defer t.Lock.RUnlock()
+	for _, sub := range t.Subscriptions() {
+		if sub.Config.GetExhausted() == topicv1.Exhausted_EXHAUSTED_PARK_KEY && storage.Receives(sub.State) &&
+			(only == "" || only == sub.Group) {
+			groups = append(groups, sub.Group)
+		}
+	}
+	return groups
+}
+
+// readMessage reads a message, nil if it is gone or can be read by nobody.
+func readMessage(
+	ctx context.Context, log commitlog.Reader, p commitlog.Partition, position int64,
+) (*topicv1.TopicMessage, error) {
+	batches, err := log.Read(ctx, p, position, 1)
+	var corrupt *commitlog.CorruptError
+	switch {
+	case errors.As(err, &corrupt), errors.Is(err, commitlog.ErrTrimmed), errors.Is(err, commitlog.ErrBeyondEnd):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case len(batches) == 0 || batches[0].Base > position:
+		return nil, nil
+	}
+	return batches[0].Message(int(position - batches[0].Base))
+}
+
+// There reports of each letter whether the topic in which it stands is the one in which it was
+// found.
+func (s *DeadLetterStore) There(_ context.Context, list []DeadLetter) ([]bool, error) {
+	there := make([]bool, len(list))
+	for i, l := range list {
+		t := s.cfg.Catalog.Topic(l.Place.Log)
+		there[i] = t != nil && t.Number == l.Number && !t.View().Deleting
+	}
+	return there, nil
+}
+
+// Taken reports whether the group of a letter would take its message again.
+func (s *DeadLetterStore) Taken(_ context.Context, l DeadLetter) (bool, error) {
+	return s.taker(l) != nil, nil
+}
+
+// taker returns the topic of a letter, nil if the group there does not take messages. Into
+// the events of chats nobody puts one.
+func (s *DeadLetterStore) taker(l DeadLetter) *storage.Topic {
+	t := s.cfg.Catalog.Topic(l.Topic)
+	if t == nil || t.View().Deleting || (!l.Place.Parked && storage.OfChats(t.View().Config)) {
+		return nil
+	}
+	t.Lock.RLock()
+	defer t.Lock.RUnlock()
+	if sub := t.Subscription(l.Group); sub == nil || !storage.Receives(sub.State) {
+		return nil
+	}
+	return t
+}
+
+// Redrive gives a message to the group that gave it up, and to no other one, and returns
+// when that is durable. However often that is repeated, it is stored once. Its place in the
+// order of its key is behind what was published meanwhile; a parked message keeps its place.
+// Error: ErrGone.
+func (s *DeadLetterStore) Redrive(ctx context.Context, l DeadLetter) error {
+	t := s.taker(l)
+	if t == nil {
+		return ErrDeadLetterGone
+	}
+	to, err := s.cfg.Open(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer to.Release()
+	if l.Place.Parked {
+		return s.parked(ctx, to, l, (*machine.GroupState).UnparkAt)
+	}
+	n := l.Partition
+	if int(n) >= len(to.Parts) { // the topic was made again, with fewer
+		n = int32(uint64(l.Position) % uint64(len(to.Parts)))
+		if key := l.Message.GetKey(); key != "" {
+			n = commitlog.PartitionOf(key, int32(len(to.Parts)))
+		}
+	}
+	return s.cfg.Append(ctx, to, []commitlog.Append{{
+		Partition: to.Parts[n].Address, Messages: []*topicv1.TopicMessage{l.back()},
+		Producer: commitlog.Redriven(l.Group, fmt.Sprintf("%d/%s", l.Number, l.Place.ID())),
+	}})
+}
+
+// Discard gives a message up for its group. A dead letter needs nothing for that: it stays
+// in its topic. Error: ErrGone.
+func (s *DeadLetterStore) Discard(ctx context.Context, l DeadLetter) error {
+	if !l.Place.Parked {
+		return nil
+	}
+	t := s.taker(l)
+	if t == nil {
+		return ErrDeadLetterGone
+	}
+	of, err := s.cfg.Open(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer of.Release()
+	return s.parked(ctx, of, l, (*machine.GroupState).DiscardAt)
+}
+
+// parked does something about a parked message.
+func (s *DeadLetterStore) parked(
+	ctx context.Context, of *serving.OpenTopic, l DeadLetter, do func(*machine.GroupState, int64) bool,
+) error {
+	g := of.Group(l.Group)
+	if g == nil || int(l.Partition) >= len(of.Parts) || of.Number != l.Number {
+		return ErrDeadLetterGone
+	}
+	is := false
+	_ = g.DoIn(int(l.Partition), func(h *machine.GroupState) error { // its error is that of the function
+		is = do(h, l.Position)
+		return nil
+	})
+	if !is {
+		return ErrDeadLetterGone
+	}
+	return s.cfg.Stored(ctx, of, l.Group)
+}

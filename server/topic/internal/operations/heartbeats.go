@@ -1,0 +1,105 @@
+package operations
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
+)
+
+// Times of heartbeats.
+const (
+	heartbeatsEvery   = time.Second // at which groups are looked at
+	heartbeatsTimeout = 5 * time.Second
+)
+
+// runHeartbeats counts members that are attached as heard from, and stores heartbeats, all that
+// are due in one write. It has a goroutine and a timeout of its own: nothing that is slow
+// elsewhere holds it up.
+func (j *Jobs) runHeartbeats(ctx context.Context) {
+	tick := time.NewTicker(heartbeatsEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		j.cfg.EndSilent()
+		j.flushHeartbeats(ctx)
+	}
+}
+
+type heartbeatWrite struct {
+	write store.Write
+	pulse *serving.Heartbeats
+	beats int64
+}
+
+func (j *Jobs) flushHeartbeats(ctx context.Context) {
+	now := j.cfg.Clock()
+	var due []heartbeatWrite
+	for _, l := range j.cfg.All() {
+		groups := l.DueHeartbeats(now)
+		for _, g := range groups {
+			if !g.Heartbeats.Tick(now, g.Members() > 0, g.Progress()) {
+				continue
+			}
+			var row table.Subscription
+			g.Heartbeats.Fill(&row)
+			due = append(due, heartbeatWrite{pulse: &g.Heartbeats, beats: row.Heartbeats, write: store.Write{
+				Op: store.OpUpdate, Key: table.SubscriptionKey(l.Name, g.Name()), Name: strconv.Itoa(len(due)),
+				Cond:   store.Exists().Eq(table.AttrGeneration, store.Int(g.Generation)),
+				Update: store.Update{Set: row.Heartbeat()},
+			}})
+		}
+		if len(groups) > 0 {
+			l.HeartbeatsFlushed()
+		}
+	}
+	for len(due) > 0 {
+		n := min(len(due), storage.MaxPlanWrites)
+		j.writeHeartbeats(ctx, due[:n])
+		due = due[n:]
+	}
+}
+
+// writeHeartbeats stores heartbeats; those of groups that have ended meanwhile are left out.
+// What fails is stored at the next interval.
+func (j *Jobs) writeHeartbeats(ctx context.Context, due []heartbeatWrite) {
+	ctx, cancel := context.WithTimeout(ctx, heartbeatsTimeout)
+	defer cancel()
+	for len(due) > 0 {
+		plan := store.Plan{}
+		for _, d := range due {
+			plan.Writes = append(plan.Writes, d.write)
+		}
+		err := j.cfg.Store.Transact(ctx, plan)
+		var failed *store.ConditionError
+		if errors.As(err, &failed) {
+			var rest []heartbeatWrite
+			for _, d := range due {
+				if _, gone := failed.Failed(d.write.Name); !gone {
+					rest = append(rest, d)
+				}
+			}
+			due = rest
+			continue
+		}
+		if err != nil {
+			j.cfg.Counters.HeartbeatsFailed.Add(int64(len(due)))
+			j.cfg.Logger.Warn("heartbeats of subscriptions cannot be stored", "groups", len(due), "error", err)
+			return
+		}
+		j.cfg.Counters.HeartbeatWrites.Add(1)
+		for _, d := range due {
+			d.pulse.Stored(d.beats)
+		}
+		return
+	}
+}

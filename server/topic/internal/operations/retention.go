@@ -1,0 +1,331 @@
+package operations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
+	"github.com/parley-chat/parley/server/topic/internal/serving"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
+	"github.com/parley-chat/parley/server/wait"
+)
+
+const (
+	lookEvery = time.Minute // at whether something is due, at most
+	openEach  = 100         // topics that a batch opens
+)
+
+// runRetention trims what need not be kept any more, and cleans subscriptions up.
+func (j *Jobs) runRetention(ctx context.Context) {
+	begin := time.Now()
+	j.due(Trim, j.schedule().Trim)
+	clean := nextClean(j.cfg.Clock())
+	j.tasks[Subscriptions].set(clean)
+	for {
+		every := j.schedule().Trim
+		if wait.For(ctx, min(lookEvery, every)) != nil {
+			return
+		}
+		j.rate.look(time.Now(), j.cfg.Counters.Published.Load())
+		j.finishRemovals(ctx)
+		j.follow(ctx)
+		trusted := j.trusts()
+		if time.Since(begin) >= every {
+			begin = time.Now()
+			j.due(Trim, every)
+			j.do(ctx, Trim, trusted)
+		}
+		if now := j.cfg.Clock(); !now.Before(clean) {
+			j.do(ctx, Subscriptions, trusted)
+			clean = nextClean(now)
+			j.tasks[Subscriptions].set(clean)
+		}
+	}
+}
+
+// due notes when a task runs next.
+func (j *Jobs) due(k JobKind, in time.Duration) { j.tasks[k].set(j.cfg.Clock().Add(in)) }
+
+// trusts reports whether the wall clock is to be believed.
+func (j *Jobs) trusts() bool {
+	ok, jumped := j.clockGuard.trusted()
+	if jumped {
+		j.cfg.Logger.Error(distrust, "now", j.cfg.Clock())
+	}
+	return ok
+}
+
+// follow looks what has come to the topics of chats in use, also to those that nobody
+// consumes.
+func (j *Jobs) follow(ctx context.Context) {
+	j.each(func(l *serving.OpenTopic) {
+		if err := j.cfg.Follow(ctx, l); err != nil {
+			j.cfg.Counters.JobsFailed.Add(1)
+			j.cfg.Logger.Error("events of chats cannot be followed, trying again", "topic", l.Name, "error", err)
+		}
+	})
+}
+
+// each calls f with the topics in use, each of which stays open meanwhile.
+func (j *Jobs) each(f func(*serving.OpenTopic)) {
+	for _, l := range j.cfg.All() {
+		if l = j.cfg.Hold(l.Number); l != nil {
+			f(l)
+			l.Release()
+		}
+	}
+}
+
+// finishRemovals continues with the topics whose removal failed.
+func (j *Jobs) finishRemovals(ctx context.Context) {
+	deleting := func(t *storage.Topic) bool { return t.View().Deleting }
+	for _, t := range j.cfg.Catalog.Topics("", j.cfg.Catalog.Count(), deleting) {
+		if err := j.cfg.Finish(ctx, t); err != nil {
+			j.cfg.Counters.JobsFailed.Add(1)
+			j.cfg.Logger.Error("a topic cannot be removed, trying again", "topic", t.Name, "error", err)
+		}
+	}
+}
+
+func (j *Jobs) topics() []*storage.Topic {
+	return j.cfg.Catalog.Topics("", j.cfg.Catalog.Count(), func(t *storage.Topic) bool { return !t.View().Deleting })
+}
+
+// batch is what a trim does before it looks whether it has to stop.
+type batch struct {
+	open     int   // topics that it may still open
+	messages int64 // that it may still remove
+}
+
+// full reports whether the batch has done enough.
+func (b *batch) full() bool { return b.open <= 0 || b.messages <= 0 }
+
+// trimAll trims all topics, in batches: after one that is full the next one follows at once.
+// What fails is tried again in the next run.
+func (j *Jobs) trimAll(ctx context.Context, r *run) {
+	s := j.schedule()
+	b := batch{openEach, s.Batch}
+	var backlog int64
+	for _, t := range j.topics() {
+		if b.full() {
+			_ = wait.For(ctx, s.Pause) // it is looked below whether to stop
+			b = batch{openEach, s.Batch}
+		}
+		if r.over() {
+			return
+		}
+		r.Topics++
+		kept, err := j.retainTopic(ctx, t, &b, r)
+		backlog += kept
+		if err != nil {
+			r.failed(err)
+			j.cfg.Counters.JobsFailed.Add(1)
+			j.cfg.Logger.Error("a topic cannot be trimmed, trying again", "topic", t.Name, "error", err)
+		}
+	}
+	if backlog > j.backlog {
+		j.cfg.Counters.TrimBehind.Add(1)
+	} else {
+		j.cfg.Counters.TrimBehind.Store(0)
+	}
+	j.backlog = backlog
+	j.cfg.Counters.TrimBacklog.Store(backlog)
+	j.ages.forget()
+}
+
+// retainTopic looks at a topic, and returns how many of its messages are older than their
+// retention and still there. One that is not in use is opened only if it has something that
+// may have to go.
+func (j *Jobs) retainTopic(ctx context.Context, t *storage.Topic, b *batch, r *run) (kept int64, err error) {
+	l := j.cfg.Hold(t.Number)
+	if l == nil {
+		if aged, err := j.aged(ctx, t); !aged {
+			return 0, err
+		}
+		b.open--
+		if l, err = j.cfg.Open(ctx, t); err != nil {
+			return 0, err
+		}
+	}
+	defer l.Release()
+	err = j.cfg.Follow(ctx, l)
+	age := shortest(l.View().Config)
+	for n, p := range l.Parts {
+		start, end := p.Bounds()
+		if start == end || j.ages.young(ctx, j.cfg.Reader(t), p.Address, start, j.cfg.Clock(), age) {
+			p.Idle()
+			continue
+		}
+		// What fails in one partition, or for one purpose, stops no other.
+		removed, left, failed := j.retain(ctx, l, n)
+		err = errors.Join(err, failed)
+		b.messages -= removed
+		r.Done += removed
+		kept += left
+		l.Parts[n].Idle()
+	}
+	return kept, err
+}
+
+// aged reports whether a topic has messages older than the shortest of its times.
+func (j *Jobs) aged(ctx context.Context, t *storage.Topic) (bool, error) {
+	config := t.View().Config
+	if storage.OfChats(config) { // of those there are few, and others trim them
+		return true, nil
+	}
+	for n := range config.GetPartitions() {
+		p := commitlog.Partition{Topic: t.Number, Number: n}
+		start, end, err := j.cfg.Log.Bounds(ctx, p)
+		if err != nil {
+			return false, err
+		}
+		if start < end && !j.ages.young(ctx, j.cfg.Log, p, start, j.cfg.Clock(), shortest(config)) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// releaseZombies moves groups on whose place has not moved for so long that they no
+// longer hold what is older.
+func (j *Jobs) releaseZombies(ctx context.Context, l *serving.OpenTopic, n int) error {
+	ttl := l.View().Config.GetZombieSubscriptionTtl().AsDuration()
+	now := j.cfg.Clock()
+	for _, g := range l.Groups() {
+		since, ok := l.Parts[n].Stuck(g.Name())
+		if !ok || now.Sub(since) < ttl || g.Name() == storage.QueueGroup {
+			continue
+		}
+		to, err := j.cfg.Reader(l.Topic).PositionAt(ctx, l.Parts[n].Address, now.Add(-ttl))
+		if err != nil {
+			return err
+		}
+		var from, skipped int64
+		err = g.DoIn(n, func(h *machine.GroupState) error {
+			from = h.Floor()
+			skipped = h.Skip(to)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if skipped == 0 {
+			continue
+		}
+		j.cfg.Counters.Zombies.Add(1)
+		what := fmt.Sprintf("group %s, partition %d, positions %d to %d, %d messages", g.Name(), n, from, to-1, skipped)
+		if err := j.record(ctx, "ReleaseZombie", l.Name, what); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// retain moves zombies on, and trims what is not trimmed by others.
+func (j *Jobs) retain(ctx context.Context, l *serving.OpenTopic, n int) (removed, kept int64, err error) {
+	failed := j.releaseZombies(ctx, l, n)
+	if !storage.OfChats(l.View().Config) {
+		removed, kept, err = j.trim(ctx, l, n)
+	}
+	return removed, kept, errors.Join(failed, err)
+}
+
+// trim removes what nobody is to receive and no retention keeps. What is about to be removed
+// is stored first, and looked at once more while no subscription can begin: who begins after
+// that sees that it is gone. kept is how much is older than its retention and stays.
+func (j *Jobs) trim(ctx context.Context, l *serving.OpenTopic, n int) (removed, kept int64, err error) {
+	p, t := l.Parts[n], l.Topic
+	cut, err := j.cutoffs(ctx, l, p)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() {
+		start, _ := p.Bounds()
+		kept = max(0, cut.Complete-start)
+	}()
+	limit, watermark := j.limit(p, cut)
+	start, _ := p.Bounds()
+	if limit < cut.Complete {
+		j.cfg.Counters.TrimsSkipped.Add(1)
+	}
+	if limit <= start {
+		return 0, 0, nil
+	}
+	intent := table.TopicTrim{Before: limit, At: j.cfg.Clock().UnixMilli()}
+	err = j.cfg.Store.Transact(ctx, store.Plan{Writes: []store.Write{{
+		Op: store.OpPut, Key: table.TopicTrimKey(t.Name, int32(n)), Item: intent.Item(), Name: "trim", Frees: true,
+	}}})
+	if err != nil {
+		return 0, 0, err
+	}
+	t.Lock.RLock()
+	defer t.Lock.RUnlock()
+	if t.View().Deleting {
+		return 0, 0, nil
+	}
+	again, _ := j.limit(p, cut)
+	if limit = min(limit, again); limit <= start {
+		return 0, 0, nil
+	}
+	begin, err := j.cfg.Log.Trim(ctx, p.Address, limit)
+	if err != nil {
+		return 0, 0, err
+	}
+	p.Trimmed(begin)
+	if removed = begin - start; removed == 0 {
+		return 0, 0, nil // no batch lies before the limit as a whole
+	}
+	j.cfg.Counters.Trimmed.Add(removed)
+	return removed, 0, j.trimmed(ctx, l, n, start, begin, watermark)
+}
+
+// trimmed leaves a row of what was removed.
+func (j *Jobs) trimmed(ctx context.Context, l *serving.OpenTopic, n int, start, begin, watermark int64) error {
+	if begin > watermark {
+		j.cfg.Logger.Warn("messages were removed that not all groups have acknowledged", "topic", l.Name,
+			"partition", n, "from", watermark, "to", begin-1)
+	}
+	return j.record(ctx, "Trim", l.Name, fmt.Sprintf("partition %d, positions %d to %d, %d messages, watermark %d",
+		n, start, begin-1, begin-start, watermark))
+}
+
+func (j *Jobs) limit(p *serving.Partition, cut machine.Cutoffs) (limit, watermark int64) {
+	p.Do(func(m *machine.Machine) { limit, watermark = m.TrimLimit(cut), m.Watermark() })
+	return limit, watermark
+}
+
+// cutoffs are the positions before which a topic's retentions have ended.
+func (j *Jobs) cutoffs(ctx context.Context, l *serving.OpenTopic, p *serving.Partition) (c machine.Cutoffs, err error) {
+	config, now := l.View().Config, j.cfg.Clock()
+	for _, x := range []struct {
+		to  *int64
+		age time.Duration
+	}{
+		{&c.Complete, config.GetMessageRetention().AsDuration()},
+		{&c.Unrequired, config.GetZeroSubscriptionRetention().AsDuration()},
+		{&c.Forced, config.GetMaxRetention().AsDuration()},
+	} {
+		if *x.to, err = j.cfg.Log.PositionAt(ctx, p.Address, now.Add(-x.age)); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// Actor is whose the rows are that jobs leave.
+const Actor = "server"
+
+// record leaves a row of what a job did.
+func (j *Jobs) record(ctx context.Context, call, topic, what string) error {
+	end, err := j.cfg.Audit(ctx, Actor, call, topic)
+	if err != nil {
+		return err
+	}
+	end("ok", what)
+	return nil
+}

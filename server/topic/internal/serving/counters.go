@@ -1,0 +1,38 @@
+package serving
+
+import "sync/atomic"
+
+// Counters count since the start, for metrics.
+type Counters struct {
+	Published        atomic.Int64 // messages
+	Blocked          atomic.Int64 // publishes refused without an active subscription
+	Unsubscribed     atomic.Int64 // publishes stored without an active subscription
+	Died             atomic.Int64 // groups
+	Released         atomic.Int64 // messages that groups did not acknowledge and hold no more
+	Braked           atomic.Int64 // cycles of detection
+	NearTimeout      atomic.Int64 // groups, now
+	HeartbeatWrites  atomic.Int64
+	HeartbeatsFailed atomic.Int64 // heartbeats
+	DeadLetters      atomic.Int64 // messages
+	Trimmed          atomic.Int64 // messages
+	TrimsSkipped     atomic.Int64 // times that a group kept messages whose retention was over
+	Zombies          atomic.Int64 // times that a group was moved on
+	JobsFailed       atomic.Int64
+
+	DetectionFailed atomic.Int64 // groups that could not be marked, or revived
+	TrimBacklog     atomic.Int64 // messages older than their retention after the last trim, now
+	TrimBehind      atomic.Int64 // trims in a row after which there were more of these, now
+	Orphans         atomic.Int64 // cursors that belonged to no subscription
+	Gauges          Gauges
+}
+
+// Gauges are what a look at all topics found, for metrics.
+type Gauges struct {
+	Active, Paused, Dead, Cancelled atomic.Int64 // subscriptions
+	// Oldest is the age of the oldest message that an active group has to do, a time.Duration.
+	Oldest atomic.Int64
+	// Overdue is for how long a lease has been over, or a retry due, at most, without being
+	// acted on, a time.Duration.
+	Overdue atomic.Int64
+	Tracked atomic.Int64 // runs and retries that are kept of the topics in use
+}

@@ -1,0 +1,491 @@
+package serving
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
+	"github.com/parley-chat/parley/server/topic/refusal"
+)
+
+// Limits of sessions.
+const (
+	MaxMembers  = 10_000  // of a group
+	maxDelivery = 1000    // messages
+	maxPoll     = 4 << 20 // bytes of a Receive of a session that is polled
+)
+
+// GroupConfig is what a Group stands on.
+type GroupConfig struct {
+	Topic, Name string
+	Parts       []*Partition // by number
+	Flusher     *Flusher
+	Clock       func() time.Time
+	KeyOrder    bool
+	// Durable reports whether an acknowledgement is answered once it is stored.
+	Durable func() bool
+	// Letters is called with messages of a partition that failed too often. It does not
+	// wait.
+	Letters func(g *Group, part int, letters []machine.Undeliverable)
+	// Failed is called with an error of the log that stops the deliveries for a moment.
+	Failed func(error)
+}
+
+// Group is a subscription that may have members, with their sessions.
+type Group struct {
+	Generation int64
+	Heartbeats Heartbeats
+	Meter      Meter
+
+	cfg   GroupConfig
+	parts []part
+
+	mu       sync.Mutex
+	sessions map[string]*Session // by member
+	waiting  []*Session
+	state    topicv1.SubscriptionState
+	closed   bool
+
+	held     atomic.Int32 // calls of Hold that have not ended
+	pumping  sync.Mutex
+	first    int         // partition that the next pump begins with; guarded by pumping
+	progress atomic.Bool // something was acknowledged since it was asked last
+	byMember sync.Map    // *partition.Member to *Session
+}
+
+// part is what a group keeps of a partition.
+type part struct {
+	ready   atomic.Bool // Next may have something to do
+	blocked atomic.Bool // Next stopped for lack of credits or room: an acknowledgement changes that
+
+	mu    sync.Mutex
+	timer *time.Timer
+	due   time.Time // of the timer; zero: it does not run
+}
+
+// NewGroup makes a group without members.
+func NewGroup(c GroupConfig, state topicv1.SubscriptionState) *Group {
+	return &Group{cfg: c, parts: make([]part, len(c.Parts)), sessions: map[string]*Session{}, state: state}
+}
+
+// Wake says that a partition may have something to deliver.
+func (g *Group) Wake(part int) {
+	g.parts[part].ready.Store(true)
+	g.wakeOne()
+}
+
+// WakeAll is Wake of all partitions.
+func (g *Group) WakeAll() {
+	for i := range g.parts {
+		g.parts[i].ready.Store(true)
+	}
+	g.wakeOne()
+}
+
+// wakeBlocked lets the partitions look again that stopped for lack of credits or room.
+// Members have one budget for all of them.
+func (g *Group) wakeBlocked() {
+	some := false
+	for i := range g.parts {
+		if g.parts[i].blocked.Load() && g.parts[i].blocked.Swap(false) {
+			g.parts[i].ready.Store(true)
+			some = true
+		}
+	}
+	if some {
+		g.wakeOne()
+	}
+}
+
+// wakeOne wakes a session that waits: it hands out for all. One that does not wait looks
+// before it does.
+func (g *Group) wakeOne() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := len(g.waiting); n > 0 {
+		s := g.waiting[n-1]
+		g.waiting = g.waiting[:n-1]
+		s.waits = false
+		s.signal()
+	}
+}
+
+func (g *Group) anyReady() bool {
+	for i := range g.parts {
+		if g.parts[i].ready.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// wait registers a session as waiting, unless there is something to do.
+func (g *Group) wait(s *Session) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !s.waits {
+		s.waits = true
+		g.waiting = append(g.waiting, s)
+	}
+	if g.anyReady() && g.canPump() {
+		g.stopWaiting(s)
+		return false
+	}
+	return true
+}
+
+// stopWait ends what wait began: if the session was woken to hand out, somebody else does.
+func (g *Group) stopWait(s *Session) {
+	g.mu.Lock()
+	g.stopWaiting(s)
+	g.mu.Unlock()
+	if g.anyReady() {
+		g.wakeOne()
+	}
+}
+
+// canPump reports whether somebody may pump and nobody does: who does looks again before it
+// ends.
+func (g *Group) canPump() bool {
+	if g.held.Load() > 0 || !g.pumping.TryLock() {
+		return false
+	}
+	g.pumping.Unlock()
+	return true
+}
+
+// stopWaiting takes a session off the list. The caller holds the lock.
+func (g *Group) stopWaiting(s *Session) {
+	if !s.waits {
+		return
+	}
+	s.waits = false
+	for i, w := range g.waiting {
+		if w == s {
+			g.waiting = append(g.waiting[:i], g.waiting[i+1:]...)
+			return
+		}
+	}
+}
+
+// pump hands out what the partitions have, up to about limit messages of each. Only one
+// session of a group does so at a time.
+func (g *Group) pump(ctx context.Context, limit int) {
+	for g.anyReady() && ctx.Err() == nil && g.held.Load() == 0 {
+		if !g.pumping.TryLock() {
+			return // whoever pumps looks again
+		}
+		handed := 0
+		for i := range g.parts {
+			n := (g.first + i) % len(g.parts)
+			if g.parts[n].ready.Swap(false) {
+				handed += g.next(ctx, n, limit)
+			}
+		}
+		g.first++
+		g.pumping.Unlock()
+		if handed > 0 {
+			if g.anyReady() {
+				g.wakeOne() // somebody else continues: this one has something to do
+			}
+			return
+		}
+	}
+}
+
+// next hands out messages of a partition.
+func (g *Group) next(ctx context.Context, n, limit int) (handed int) {
+	p := &g.parts[n]
+	p.blocked.Store(true) // also what is acknowledged before it is known why Next stops is looked at
+	h, err := g.cfg.Parts[n].Next(ctx, g.cfg.Name, limit, func(pieces []machine.Piece) {
+		for i := range pieces {
+			handed += pieces[i].To - pieces[i].From
+		}
+		g.deliver(int32(n), pieces)
+	})
+	if len(h.Letters) > 0 {
+		g.cfg.Letters(g, n, h.Letters)
+	}
+	if !h.Deadline.IsZero() && !h.Deadline.After(g.cfg.Clock()) {
+		g.expire(n)
+	} else {
+		g.arm(n, h.Deadline)
+	}
+	if err != nil && ctx.Err() != nil {
+		p.ready.Store(true) // for another session
+		return handed
+	}
+	if err != nil {
+		g.cfg.Failed(err)
+		g.arm(n, g.cfg.Clock().Add(pauseAfterError))
+		return handed
+	}
+	if h.Wait.Reason != machine.Credits && h.Wait.Reason != machine.Full {
+		p.blocked.Store(false)
+	}
+	if h.Wait.Reason == machine.Limit || h.Wait.Reason == machine.Fetch {
+		p.ready.Store(true)
+	}
+	return handed
+}
+
+// pauseAfterError is how long deliveries of a partition stop that cannot be read.
+const pauseAfterError = time.Second
+
+// arm makes the timer of a partition run not later than a time, at once if that is past;
+// zero: no need. A time in the past must not be left out: the deadline of a partition stays
+// there until expire runs, and nothing else runs it.
+func (g *Group) arm(n int, at time.Time) {
+	if at.IsZero() {
+		return
+	}
+	p := &g.parts[n]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.due.IsZero() && !at.Before(p.due) {
+		return
+	}
+	p.due = at
+	d := max(at.Sub(g.cfg.Clock()), 0)
+	if p.timer == nil {
+		p.timer = time.AfterFunc(d, func() { g.expire(n) })
+		return
+	}
+	p.timer.Reset(d)
+}
+
+// expire ends the leases that are over, and lets what is due be delivered.
+func (g *Group) expire(n int) {
+	p := &g.parts[n]
+	p.mu.Lock()
+	p.due = time.Time{} // before the deadline is read: one that arises after that arms the timer
+	p.mu.Unlock()
+	g.mu.Lock()
+	closed := g.closed
+	g.mu.Unlock()
+	if closed {
+		return
+	}
+	g.do(n, func(h *machine.GroupState) { h.Expire(g.cfg.Clock()) })
+	g.Wake(n)
+}
+
+// Arm sets the timers of the partitions.
+func (g *Group) Arm() {
+	for n := range g.parts {
+		g.do(n, func(*machine.GroupState) {})
+	}
+}
+
+// do calls f with the machine's group in a partition, if it is there, notifies members of what
+// they lost by it, passes letters on, and sets the timer for what the group has to do next.
+//
+// Members are notified under the partition's lock. After it the next pump may deliver the same
+// positions to the same member again, and lose would take that delivery out of its queue.
+func (g *Group) do(n int, f func(h *machine.GroupState)) {
+	p := g.cfg.Parts[n]
+	var letters []machine.Undeliverable
+	var deadline time.Time
+	p.Do(func(m *machine.Machine) {
+		if h := m.Group(g.cfg.Name); h != nil {
+			f(h)
+			g.lose(int32(n), m.TakeLost(nil))
+			letters, deadline = h.Letters(nil), Deadline(h)
+		}
+	})
+	p.Mark(g.cfg.Name)
+	g.arm(n, deadline)
+	if len(letters) > 0 {
+		g.cfg.Letters(g, n, letters)
+	}
+	g.wakeBlocked()
+}
+
+// Do calls f with the machine's group in each partition, as for a change of state, and
+// wakes the members. The first error ends it.
+func (g *Group) Do(f func(part int, h *machine.GroupState) error) error {
+	for n := range g.parts {
+		var err error
+		g.do(n, func(h *machine.GroupState) { err = f(n, h) })
+		if err != nil {
+			return err
+		}
+	}
+	g.WakeAll()
+	return nil
+}
+
+// DoIn is Do in one partition.
+func (g *Group) DoIn(n int, f func(h *machine.GroupState) error) (err error) {
+	g.do(n, func(h *machine.GroupState) { err = f(h) })
+	g.Wake(n)
+	return err
+}
+
+// lose notifies members of what they have lost. The partition's lock is held.
+func (g *Group) lose(n int32, lost []machine.Lost) {
+	for _, l := range lost {
+		if s, ok := g.byMember.Load(l.Member); ok {
+			s.(*Session).withdraw(n, l.From, l.To)
+			s.(*Session).push(Event{LeaseLost: []*topicv1.Positions{
+				{Partition: n, Base: l.From, Count: l.To - l.From},
+			}})
+		}
+	}
+}
+
+// deliver gives pieces to the members' sessions, those that ascend as one delivery: it says
+// where they are from its first one on. The partition's lock is held.
+func (g *Group) deliver(n int32, pieces []machine.Piece) {
+	for len(pieces) > 0 {
+		i, count := 1, pieces[0].To-pieces[0].From
+		for i < len(pieces) && pieces[i].Member == pieces[0].Member && follows(&pieces[i-1], &pieces[i]) &&
+			count+pieces[i].To-pieces[i].From <= maxDelivery {
+			count += pieces[i].To - pieces[i].From
+			i++
+		}
+		if s, ok := g.byMember.Load(pieces[0].Member); ok {
+			s.(*Session).push(Event{Deliveries: []Delivery{delivery(n, pieces[:i], count)}})
+		}
+		pieces = pieces[i:]
+	}
+}
+
+// follows reports whether b comes after a in the partition.
+func follows(a, b *machine.Piece) bool {
+	return a.Batch.Base+int64(a.From) < b.Batch.Base+int64(b.From)
+}
+
+// Attach opens a session of a member.
+func (g *Group) Attach(o SessionOptions) (*Session, error) {
+	f, err := machine.CompileFilter(o.Filter)
+	if err != nil {
+		return nil, refusal.New(refusal.InvalidFilter, "%v", err)
+	}
+	s := newSession(g, o)
+	if err := g.add(s); err != nil {
+		return nil, err
+	}
+	for _, p := range g.cfg.Parts {
+		var m *machine.Member
+		err := g.gone()
+		p.Do(func(pm *machine.Machine) {
+			if h := pm.Group(g.cfg.Name); h != nil {
+				if m, err = h.Attach(o.Member, f, s.budget); err == nil {
+					g.byMember.Store(m, s)
+				}
+			}
+		})
+		if err != nil {
+			s.End(GoneReason)
+			return nil, err
+		}
+		s.members = append(s.members, m)
+	}
+	g.WakeAll()
+	return s, nil
+}
+
+// GoneReason is the reason for which sessions end whose subscription has.
+const GoneReason = "SUBSCRIPTION_GONE"
+
+func (g *Group) gone() error {
+	return refusal.New(refusal.SubscriptionGone, "the subscription of %q has ended", g.cfg.Name)
+}
+
+// add takes a session's name.
+func (g *Group) add(s *Session) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch name := s.options.Member; {
+	case g.closed:
+		return g.gone()
+	case g.sessions[name] != nil:
+		return refusal.New(refusal.MemberExists, "group %q has a member %q", g.cfg.Name, name)
+	case len(g.sessions) >= MaxMembers:
+		return refusal.New(refusal.TooMany, "group %q has %d members", g.cfg.Name, MaxMembers)
+	default:
+		g.sessions[name] = s
+		return nil
+	}
+}
+
+// remove takes a session out, and reports whether it was the last one.
+func (g *Group) remove(s *Session) (last bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.sessions[s.options.Member] == s {
+		delete(g.sessions, s.options.Member)
+		last = len(g.sessions) == 0
+	}
+	g.stopWaiting(s)
+	return last
+}
+
+// Members is the number of sessions.
+func (g *Group) Members() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.sessions)
+}
+
+// Sessions returns the sessions.
+func (g *Group) Sessions() []*Session {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	list := make([]*Session, 0, len(g.sessions))
+	for _, s := range g.sessions {
+		list = append(list, s)
+	}
+	return list
+}
+
+// Name returns the group's name, Topic its topic's.
+func (g *Group) Name() string { return g.cfg.Name }
+
+// Topic returns the name of the topic.
+func (g *Group) Topic() string { return g.cfg.Topic }
+
+// Progress reports whether something was acknowledged since the last call.
+func (g *Group) Progress() bool { return g.progress.Swap(false) }
+
+// SetState reports a state to the members.
+func (g *Group) SetState(state topicv1.SubscriptionState) {
+	g.mu.Lock()
+	changed := g.state != state
+	g.state = state
+	g.mu.Unlock()
+	if changed {
+		for _, s := range g.Sessions() {
+			s.push(Event{State: state})
+		}
+	}
+}
+
+// State returns the state.
+func (g *Group) State() topicv1.SubscriptionState {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.state
+}
+
+// Close ends all sessions with a reason, and takes no more.
+func (g *Group) Close(why string) {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	for _, s := range g.Sessions() {
+		s.End(why)
+	}
+	for i := range g.parts {
+		p := &g.parts[i]
+		p.mu.Lock()
+		if p.timer != nil {
+			p.timer.Stop()
+		}
+		p.mu.Unlock()
+	}
+}

@@ -1,0 +1,369 @@
+package serving
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
+)
+
+// PartitionConfig is what a Partition stands on.
+type PartitionConfig struct {
+	Store   store.Store
+	Log     commitlog.Reader
+	Flusher *Flusher
+	Memory  *Memory
+	Clock   func() time.Time
+	Logger  *slog.Logger
+}
+
+// Partition owns a partition.
+type Partition struct {
+	Address commitlog.Partition
+
+	cfg PartitionConfig
+
+	mu       sync.Mutex
+	machine  *machine.Machine
+	resident resident
+	saved    map[string]*saved
+	machined uint64 // version of the machine's own state that is stored
+	dirty    bool   // it stands in the flusher's list
+	closed   bool   // its rows are being removed
+}
+
+// saved is what of a group is stored.
+type saved struct {
+	version uint64
+	place   int64     // see machine.GroupState.Place
+	movedAt time.Time // when it moved last
+	refused bool      // the store did not take it when it was to be written last
+}
+
+// unplaced is no place.
+const unplaced = math.MinInt64
+
+// OpenPartition loads a partition with its groups.
+func OpenPartition(ctx context.Context, cfg PartitionConfig, address commitlog.Partition, groups []StoredGroup) (*Partition, error) {
+	start, end, err := cfg.Log.Bounds(ctx, address)
+	if err != nil {
+		return nil, fmt.Errorf("bounds of %s: %w", address, err)
+	}
+	p := &Partition{Address: address, cfg: cfg, saved: map[string]*saved{}}
+	p.resident.end = end
+	p.resident.tail.memory, p.resident.cached.memory = cfg.Memory, cfg.Memory
+	p.machine = machine.New(address.Number, start, end, &p.resident)
+	cursors, err := p.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range groups {
+		key := table.CursorKey(int64(address.Topic), address.Number, g.Config.Name, g.Config.Generation).SK
+		cursor, ok := cursors[key]
+		if !ok {
+			return nil, fmt.Errorf("%w: cursor %s of %s is missing", store.ErrCorrupt, key, address)
+		}
+		if _, err := p.machine.Restore(g.Config, g.State, cursor.State); err != nil {
+			return nil, fmt.Errorf("cursor %s of %s: %w", key, address, err)
+		}
+		s := &saved{place: unplaced, movedAt: time.UnixMilli(cursor.MovedAt)}
+		if h := p.machine.Group(g.Config.Name); h.State() == g.State {
+			s.place = h.Place()
+		}
+		p.saved[g.Config.Name] = s
+	}
+	p.machine.Reconcile() // what is asked of the machine is right before the first Next
+	return p, nil
+}
+
+// HasUndeliverable reports whether groups of a partition that is not open have messages that an earlier
+// process was to store as dead letters and did not. Open makes letters of them.
+func HasUndeliverable(ctx context.Context, s store.Store, address commitlog.Partition, groups []StoredGroup) (bool, error) {
+	of := map[string]*StoredGroup{}
+	for i := range groups {
+		c := &groups[i].Config
+		of[table.CursorKey(int64(address.Topic), address.Number, c.Name, c.Generation).SK] = &groups[i]
+	}
+	q := store.Query{
+		Table: store.Subscriptions, PK: table.CursorPartition(int64(address.Topic), address.Number),
+		Consistency: store.Strong,
+	}
+	for row, err := range store.QueryAll(ctx, s, q) {
+		if err != nil {
+			return false, fmt.Errorf("cursors of %s: %w", address, err)
+		}
+		g := of[row.Key.SK]
+		if g == nil {
+			continue
+		}
+		has, err := machine.HasLetters(&g.Config, g.State, table.CursorFrom(row.Item).State)
+		if has || err != nil {
+			return has, err
+		}
+	}
+	return false, nil
+}
+
+// StoredGroup is a group as its row has it.
+type StoredGroup struct {
+	Config machine.Config
+	State  machine.State
+}
+
+// StoredGroupOf converts a subscription.
+func StoredGroupOf(s *storage.Subscription, pausePins bool) (StoredGroup, error) {
+	c, err := config(s, pausePins)
+	return StoredGroup{c, machine.State(s.State)}, err
+}
+
+// load reads the cursors and the machine's own state.
+func (p *Partition) load(ctx context.Context) (map[string]table.Cursor, error) {
+	pk := table.CursorPartition(int64(p.Address.Topic), p.Address.Number)
+	cursors := map[string]table.Cursor{}
+	q := store.Query{Table: store.Subscriptions, PK: pk, Consistency: store.Strong}
+	for row, err := range store.QueryAll(ctx, p.cfg.Store, q) {
+		if err != nil {
+			return nil, fmt.Errorf("cursors of %s: %w", p.Address, err)
+		}
+		c := table.CursorFrom(row.Item)
+		if row.Key != table.MachineKey(int64(p.Address.Topic), p.Address.Number) {
+			cursors[row.Key.SK] = c
+		} else if err := p.machine.RestoreState(c.State); err != nil {
+			return nil, fmt.Errorf("state of %s: %w", p.Address, err)
+		}
+	}
+	p.machined = p.machine.Version()
+	return cursors, nil
+}
+
+// Do calls f with the machine, alone.
+func (p *Partition) Do(f func(m *machine.Machine)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f(p.machine)
+}
+
+// Change calls f, which changes a group, alone, and sees to it that the change is stored.
+func (p *Partition) Change(group string, f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+	if g := p.machine.Group(group); g != nil {
+		p.markLocked(g)
+	}
+}
+
+// Begun adds a batch that has its positions and is not durable yet: it belongs to the log for
+// what changes a group, and is not delivered.
+func (p *Partition) Begun(b *commitlog.Batch) {
+	p.mu.Lock()
+	p.resident.begun(b)
+	p.machine.Published(b.End())
+	fresh := p.resident.tail.touch()
+	p.mu.Unlock()
+	p.cfg.Memory.count(p, &p.resident.tail, fresh)
+}
+
+// Durable says that what lies before a position is on stable storage, and can be
+// delivered.
+func (p *Partition) Durable(end int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if end > p.resident.end {
+		p.resident.end = end
+		p.machine.Published(end)
+	}
+	if p.closed { // while it was being written
+		p.resident.give(&p.resident.tail)
+	}
+}
+
+// Bounds returns the first position that is kept, and that behind the last, durable or not.
+func (p *Partition) Bounds() (start, end int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.machine.Bounds()
+}
+
+// Idle frees memory that was not used since the last call.
+func (p *Partition) Idle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.resident.idle()
+}
+
+// maxFetches bounds the reads of one Next.
+const maxFetches = 16
+
+// FetchResult is what Next found beside the messages that it handed out.
+type FetchResult struct {
+	Wait     machine.Wait
+	Deadline time.Time               // when the group wants to be looked at again; zero: no need
+	Letters  []machine.Undeliverable // of messages that had failed too often before a restart
+}
+
+// Next hands out messages of a group, and reads them from the log where they are not in
+// memory. use is called with the pieces under the lock.
+func (p *Partition) Next(
+	ctx context.Context, group string, limit int, use func([]machine.Piece),
+) (h FetchResult, err error) {
+	var pieces []machine.Piece
+	reading := false
+	defer func() {
+		if reading {
+			p.read(-1)
+		}
+	}()
+	for range maxFetches {
+		p.mu.Lock()
+		g := p.machine.Group(group)
+		if g == nil {
+			p.mu.Unlock()
+			return h, nil
+		}
+		pieces, h.Wait = g.Next(p.cfg.Clock(), limit, pieces[:0])
+		if len(pieces) > 0 {
+			use(pieces)
+		}
+		h.Deadline, h.Letters = Deadline(g), g.Letters(h.Letters)
+		p.markLocked(g)
+		p.mu.Unlock()
+		if h.Wait.Reason != machine.Fetch || len(pieces) > 0 {
+			return h, nil
+		}
+		if !reading {
+			p.read(1)
+			reading = true
+		}
+		if err := p.fetch(ctx, h.Wait.Position); err != nil {
+			return h, err
+		}
+	}
+	return h, nil
+}
+
+// Unpark delivers messages of keys again that are parked, of all without keys, and returns how
+// many. Keys that a restart has forgotten are read from the log.
+func (p *Partition) Unpark(ctx context.Context, group string, keys []string) (n int, err error) {
+	p.read(1)
+	defer p.read(-1)
+	from, fetched, tries := int64(0), int64(-1), 0
+	for {
+		some, missing := 0, int64(-1)
+		p.Change(group, func() {
+			if g := p.machine.Group(group); g != nil {
+				some, missing = g.Unpark(from, keys...)
+			}
+		})
+		if n += some; missing < 0 {
+			return n, nil
+		}
+		if tries++; missing != fetched {
+			fetched, tries = missing, 0
+		}
+		if from = missing; tries == maxFetches { // others read as much, again and again
+			return n, fmt.Errorf("reading %s at %d: it does not stay in memory", p.Address, missing)
+		}
+		if err := p.fetch(ctx, missing); err != nil {
+			return n, err
+		}
+	}
+}
+
+// read says that a call begins to read from the log, 1, or has used what it read, -1.
+func (p *Partition) read(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.resident.readers += n
+}
+
+// Deadline returns when a group has something to do that it has not now; zero: never.
+func Deadline(g *machine.GroupState) time.Time {
+	if at, ok := g.Deadline(); ok {
+		return at
+	}
+	return time.Time{}
+}
+
+// Overdue returns for how long something of a group has been due, as the end of a lease, without
+// being done; of any group if its name is empty. More than moments mean that a wake-up was lost.
+func (p *Partition) Overdue(group string) (most time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.cfg.Clock()
+	for _, g := range p.machine.Groups() {
+		if at, ok := g.Deadline(); ok && (group == "" || group == g.Config().Name) {
+			most = max(most, now.Sub(at))
+		}
+	}
+	return most
+}
+
+// fetch reads from the log. What is corrupt there can be read by nobody: it is passed
+// over, like what was trimmed.
+func (p *Partition) fetch(ctx context.Context, position int64) error {
+	p.mu.Lock()
+	from, end := p.resident.existing(position), p.resident.end
+	p.mu.Unlock()
+	batches, err := p.cfg.Log.Read(ctx, p.Address, from, fetchBytes)
+	var corrupt *commitlog.CorruptError
+	if errors.As(err, &corrupt) {
+		p.cfg.Logger.Error("messages cannot be read and are passed over", "partition", p.Address.String(),
+			"from", corrupt.From, "to", corrupt.To, "error", err)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.resident.voids = []span{{position, corrupt.To}}
+		return nil
+	}
+	if errors.Is(err, commitlog.ErrTrimmed) {
+		start, _, err := p.cfg.Log.Bounds(ctx, p.Address)
+		if err == nil {
+			p.Trimmed(start)
+		}
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("reading %s from %d: %w", p.Address, position, err)
+	}
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil
+	}
+	p.resident.fetched(position, end, batches)
+	fresh := p.resident.cached.touch()
+	p.mu.Unlock()
+	p.cfg.Memory.count(p, &p.resident.cached, fresh)
+	return nil
+}
+
+// Trimmed says that what lies before a position is no longer there.
+func (p *Partition) Trimmed(start int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.machine.Trimmed(start)
+	p.resident.trimmed(start)
+	for _, g := range p.machine.Groups() { // what is stored of acknowledgements goes, too
+		p.markLocked(g)
+	}
+}
+
+// Stuck reports since when a group's floor has not moved, if it has something to do.
+func (p *Partition) Stuck(group string) (since time.Time, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g, s := p.machine.Group(group), p.saved[group]
+	if g == nil || s == nil || g.Stats().Pending == 0 || !storage.Receives(storage.State(g.State())) {
+		return time.Time{}, false
+	}
+	return s.movedAt, g.Place() == s.place
+}

@@ -1,0 +1,25 @@
+package serving
+
+// Settled reports whether everything is stored, dead letters too. What is not yet is within
+// Interval.
+func (p *Partition) Settled() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	stored := p.machine.Version() == p.machined
+	for _, g := range p.machine.Groups() {
+		s := p.saved[g.Config().Name]
+		stored = stored && s != nil && s.version == g.Version() && g.Stats().Letters == 0
+	}
+	if !stored {
+		p.listLocked()
+	}
+	return stored && !p.dirty
+}
+
+// Unsaved reports whether something of a group is not stored yet.
+func (p *Partition) Unsaved(group string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g, s := p.machine.Group(group), p.saved[group]
+	return g != nil && s != nil && s.version != g.Version()
+}

@@ -1,0 +1,156 @@
+package serving
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"time"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
+	"github.com/parley-chat/parley/server/topic/refusal"
+)
+
+// Publisher appends to the log of topics.
+type Publisher struct {
+	Log      commitlog.Log
+	Counters *Counters
+	// Durable is called with when an append began that is durable now.
+	Durable func(began time.Time)
+}
+
+// MessagePlace is where a message of a request stands.
+type MessagePlace struct{ Batch, Index int }
+
+// Distribute puts messages into the batches of their partitions. Those without a key go
+// together into one, the same for each repetition of the request. That partition remembers the
+// producer's number also if it gets no message: another request under the number meets it there,
+// whichever partitions its messages go to.
+func Distribute(l *OpenTopic, r *topicv1.PublishRequest) ([]commitlog.Append, []MessagePlace) {
+	partitions := int32(len(l.Parts))
+	var part commitlog.Append // what the appends have in common
+	keyless := int32(0)
+	if p := r.GetProducer(); p != nil {
+		part.Producer = commitlog.Producer{ID: p.GetId(), Number: p.GetNumber()}
+		part.Request = commitlog.HashOf(r.GetMessages())
+	}
+	if partitions > 1 && r.GetProducer() != nil {
+		h := fnv.New32a()
+		h.Write([]byte(part.Producer.ID)) // cannot fail
+		keyless = int32((uint64(h.Sum32()) + uint64(part.Producer.Number)) % uint64(partitions))
+	} else if partitions > 1 {
+		keyless = rand.Int32N(partitions)
+	}
+	index := map[int32]int{}
+	var appends []commitlog.Append
+	places := make([]MessagePlace, len(r.GetMessages()))
+	for i, m := range r.GetMessages() {
+		n := keyless
+		if m.GetKey() != "" && partitions > 1 {
+			n = commitlog.PartitionOf(m.GetKey(), partitions)
+		}
+		b, ok := index[n]
+		if !ok {
+			b = len(appends)
+			index[n] = b
+			part.Partition = commitlog.Partition{Topic: l.Number, Number: n}
+			appends = append(appends, part)
+		}
+		places[i] = MessagePlace{b, len(appends[b].Messages)}
+		appends[b].Messages = append(appends[b].Messages, m)
+	}
+	if _, ok := index[keyless]; !ok && r.GetProducer() != nil {
+		part.Partition = commitlog.Partition{Topic: l.Number, Number: keyless}
+		appends = append(appends, part)
+	}
+	return appends, places
+}
+
+// Append stores batches, and lets the groups have them. block: only if the topic takes them
+// without an active subscription, or has one.
+func (p *Publisher) Append(
+	ctx context.Context, l *OpenTopic, appends []commitlog.Append, block bool,
+) ([]commitlog.Appended, error) {
+	pending, began, err := p.begin(ctx, l, appends, block)
+	if err == nil {
+		// What has its positions will be durable, whether or not the caller waits.
+		if err = pending.Wait(context.WithoutCancel(ctx)); err != nil {
+			err = fmt.Errorf("storing messages: %w", err)
+		}
+	}
+	switch {
+	case errors.Is(err, commitlog.ErrProducerNumber):
+		return nil, refusal.New(refusal.ProducerNumberTooOld,
+			"the number is older than the last %d of the producer, or was forgotten in part", commitlog.ProducerWindow)
+	case errors.Is(err, commitlog.ErrProducerReuse):
+		return nil, errReuse
+	case errors.Is(err, commitlog.ErrTooLarge):
+		return nil, refusal.New(refusal.TooLarge, "the messages are too large")
+	case errors.Is(err, commitlog.ErrInvalid):
+		return nil, refusal.New(refusal.InvalidArgument, "a message cannot be stored: its text is not UTF-8")
+	case err != nil:
+		return nil, err
+	}
+	p.Durable(began)
+	for i, a := range pending.Appended {
+		l.Parts[appends[i].Partition.Number].Durable(a.Base + int64(a.Count))
+	}
+	for i, a := range pending.Appended {
+		if !a.Replayed && a.Count > 0 {
+			l.Wake(int(appends[i].Partition.Number))
+		}
+	}
+	for i, a := range pending.Appended {
+		if !a.Replayed || a.Same {
+			continue
+		}
+		same, err := p.same(ctx, appends[i], a)
+		switch {
+		case err != nil:
+			return nil, err
+		case !same:
+			return nil, errReuse
+		}
+	}
+	return pending.Appended, nil
+}
+
+var errReuse = refusal.New(refusal.ProducerNumberReused,
+	"the producer's number was used for other messages: nothing of this request is stored")
+
+// begin gives messages their positions, if the topic takes them: no subscription begins or
+// ends between. Its lock is held so long, and not until they are durable: a change of a
+// subscription does not wait for the disk, and comes behind them. A log whose messages have no
+// positions before they are durable returns from Begin only then.
+func (p *Publisher) begin(
+	ctx context.Context, l *OpenTopic, appends []commitlog.Append, block bool,
+) (pending *commitlog.Pending, began time.Time, err error) {
+	t := l.Topic
+	t.Lock.RLock()
+	defer t.Lock.RUnlock()
+	v := t.View()
+	if v.Deleting {
+		return nil, began, refusal.Forbidden(t.Name)
+	}
+	if active := t.Active(); active == 0 && v.Config.GetSemantics() == storage.PubSub {
+		if block && v.Config.GetBlockWritesOnZeroSubscriptions() {
+			p.Counters.Blocked.Add(1)
+			return nil, began, refusal.New(refusal.NoSubscriptions,
+				"Topic '%s' has zero ACTIVE subscriptions and blocks writes", t.Name)
+		}
+		p.Counters.Unsubscribed.Add(1)
+	}
+	began = time.Now()
+	if pending, err = p.Log.Begin(ctx, appends); err != nil {
+		return nil, began, err
+	}
+	for i, a := range pending.Appended {
+		if a.Batch != nil {
+			l.Parts[appends[i].Partition.Number].Begun(a.Batch)
+		}
+	}
+	return pending, began, nil
+}

@@ -1,0 +1,120 @@
+package serving
+
+import (
+	"context"
+
+	"github.com/parley-chat/parley/server/topic/internal/machine"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
+	"github.com/parley-chat/parley/server/topic/refusal"
+)
+
+// Transition changes a subscription's state: in the store, under the condition that it is
+// what this process knows, then for the messages, then for the members. It returns once
+// both are durable.
+func (m *SubscriptionManager) Transition(
+	ctx context.Context, l *OpenTopic, name string, tr storage.Transition, by string,
+) (storage.State, error) {
+	state, changed, err := m.transition(ctx, l, name, tr, by)
+	if err == nil && changed {
+		err = m.cfg.Flusher.Wait(ctx, name, l.Parts...)
+	}
+	return state, err
+}
+
+func (m *SubscriptionManager) transition(
+	ctx context.Context, l *OpenTopic, name string, tr storage.Transition, by string,
+) (state storage.State, changed bool, err error) {
+	t := l.Topic
+	t.Lock.Lock()
+	defer t.Lock.Unlock()
+	old := t.Subscription(name)
+	if old == nil {
+		return 0, false, refusal.NoSubscription(t.Name, name)
+	}
+	next, ok := storage.NextState(old.State, tr)
+	if !ok && tr == storage.Heartbeat {
+		return old.State, false, refusal.New(refusal.SubscriptionGone, "the subscription of %q has ended", name)
+	}
+	if !ok {
+		return old.State, false, refusal.New(refusal.InvalidTransition, "a subscription that is %s cannot %s",
+			storage.StateName(old.State), tr)
+	}
+	if next == old.State {
+		return next, false, nil
+	}
+	g := l.Group(name)
+	if tr == storage.Expire && g != nil && g.Members() > 0 {
+		return old.State, false, refusal.New(refusal.InvalidTransition, "group %q has members", name)
+	}
+	if tr == storage.Leave && g != nil && g.Members() > 0 { // another has joined meanwhile
+		return old.State, false, nil
+	}
+	sub := *old
+	sub.State = next
+	if g != nil {
+		if tr == storage.Heartbeat {
+			g.Heartbeats.Revived(m.cfg.Clock())
+		}
+		g.Heartbeats.Fill(&sub.Row)
+	}
+	sub.Row.LastActiveAt = m.cfg.Clock().UnixMilli()
+	if err := m.cfg.Catalog.Put(ctx, t, &sub); err != nil {
+		return old.State, false, err
+	}
+	messages, err := m.apply(l, g, name, old.State, next, tr != storage.Continue)
+	m.cfg.Logger.Info("subscription changed", "topic", t.Name, "group", name, "generation", sub.Row.Generation,
+		"from", storage.StateName(old.State), "to", storage.StateName(next), "messages", messages, "by", by)
+	return next, true, err
+}
+
+// apply makes of a change of state what it is for the messages, and notifies the members. With
+// backfill a dead group gets what it missed. It returns how many messages were released, or
+// are to be delivered again.
+func (m *SubscriptionManager) apply(
+	l *OpenTopic, g *Group, name string, from, to storage.State, backfill bool,
+) (messages int64, err error) {
+	if g == nil { // it had ended
+		return 0, nil
+	}
+	err = g.Do(func(_ int, h *machine.GroupState) error {
+		n, err := step(h, from, to, backfill)
+		messages += n
+		return unexpected(err)
+	})
+	switch to {
+	case storage.Cancelled:
+		l.Remove(name)
+		g.Close(GoneReason)
+	default:
+		g.SetState(to)
+	}
+	if to == storage.Active {
+		m.cfg.Watch()
+	}
+	if to == storage.Dead {
+		m.cfg.Counters.Died.Add(1)
+	}
+	if to == storage.Dead || to == storage.Cancelled {
+		m.cfg.Counters.Released.Add(messages)
+	}
+	return messages, err
+}
+
+func step(h *machine.GroupState, from, to storage.State, backfill bool) (messages int64, err error) {
+	switch {
+	case to == storage.Paused:
+		return 0, h.Pause()
+	case to == storage.Active && from == storage.Paused:
+		return 0, h.Resume()
+	case to == storage.Active:
+		return h.Resurrect(backfill)
+	case to == storage.Dead:
+		err = h.Die()
+	case to == storage.Cancelled:
+		err = h.Cancel()
+	}
+	if err != nil {
+		return 0, err
+	}
+	return h.Release()
+}

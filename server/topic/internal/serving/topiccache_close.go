@@ -1,0 +1,84 @@
+package serving
+
+import (
+	"context"
+	"time"
+
+	"github.com/parley-chat/parley/server/wait"
+)
+
+const (
+	idle      = 10 * time.Minute // without use, after which a topic is closed
+	idleEvery = time.Minute      // at which topics are looked at
+)
+
+// Run closes topics that nobody uses until the context ends.
+func (s *TopicCache) Run(ctx context.Context) {
+	for wait.For(ctx, idleEvery) == nil {
+		s.CloseIdle(idle)
+	}
+}
+
+// CloseIdle closes the topics that were not used for some time, that have no members, and of
+// which all is stored. What is not stored yet is from then on, and closed the next time.
+func (s *TopicCache) CloseIdle(unused time.Duration) {
+	for _, l := range s.unused(unused) {
+		s.close(l)
+	}
+}
+
+// unused returns the topics that nobody has or has had for some time.
+func (s *TopicCache) unused(long time.Duration) (list []*OpenTopic) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.cfg.Steady().Add(-long)
+	for _, e := range s.open {
+		if !e.Held() && !e.used.After(before) {
+			list = append(list, e.OpenTopic)
+		}
+	}
+	return list
+}
+
+// close closes a topic, unless somebody has it meanwhile or something of it is not stored.
+// Nobody can get it while it is looked at: who wants to waits for its lock. So nothing of it
+// changes between the look and the end, and the next one who opens it finds all of it in the
+// store, as a process that begins does.
+func (s *TopicCache) close(l *OpenTopic) {
+	l.Lock.Lock()
+	defer l.Lock.Unlock()
+	s.mu.Lock()
+	e := s.open[l.Number]
+	free := e != nil && e.OpenTopic == l && !l.Held()
+	if free {
+		s.drop(l.Number)
+	}
+	s.mu.Unlock()
+	if !free {
+		return
+	}
+	if !settled(l) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.put(e)
+		return
+	}
+	for _, g := range l.Groups() {
+		l.Observed(g.Name(), g.Heartbeats.Fill)
+	}
+	shut(l, "IDLE") // nobody is notified: there are no members
+}
+
+// settled reports whether a topic has no members, and all of it is stored.
+func settled(l *OpenTopic) bool {
+	for _, g := range l.Groups() {
+		if g.Members() > 0 || !g.Heartbeats.Settled() {
+			return false
+		}
+	}
+	all := true
+	for _, p := range l.Parts {
+		all = p.Settled() && all
+	}
+	return all
+}

@@ -1,0 +1,189 @@
+package storage
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/topic/refusal"
+)
+
+// Shorter names of what the contract calls at length.
+const (
+	Queue  = topicv1.Semantics_SEMANTICS_QUEUE
+	PubSub = topicv1.Semantics_SEMANTICS_PUB_SUB
+
+	ReferenceCounting = topicv1.CompletionMode_COMPLETION_MODE_REFERENCE_COUNTING
+	OffsetWatermark   = topicv1.CompletionMode_COMPLETION_MODE_OFFSET_WATERMARK
+)
+
+// QueueGroup is the group of a queue. It needs no subscription.
+const QueueGroup = "$queue"
+
+// DeadLetterSuffix ends the name of the topic that a topic's dead letters are in.
+const DeadLetterSuffix = ".dlq"
+
+// OfChats reports whether a topic's messages are the events of chats.
+func OfChats(c *topicv1.TopicConfig) bool { return c.GetSource() == topicv1.Source_SOURCE_CHAT_EVENTS }
+
+// Shared reports whether producers of Kafka write to a topic, too.
+func Shared(c *topicv1.TopicConfig) bool { return c.GetSource() == topicv1.Source_SOURCE_SHARED }
+
+const day = 24 * time.Hour
+
+// MaxPartitions is the number of partitions that a topic may have.
+const MaxPartitions = 256
+
+func defaults() *topicv1.TopicConfig {
+	return &topicv1.TopicConfig{
+		Semantics:                      Queue,
+		CompletionMode:                 ReferenceCounting,
+		MessageRetention:               durationpb.New(day),
+		MaxRetention:                   durationpb.New(30 * day),
+		ZeroSubscriptionRetention:      durationpb.New(day),
+		ZombieSubscriptionTtl:          durationpb.New(7 * day),
+		BlockWritesOnZeroSubscriptions: proto.Bool(false),
+		PausePins:                      proto.Bool(true),
+		Partitions:                     1,
+	}
+}
+
+// preset returns the values of a preset.
+func preset(p topicv1.Preset) *topicv1.TopicConfig {
+	kept := func(d time.Duration, block bool) *topicv1.TopicConfig {
+		return &topicv1.TopicConfig{
+			Semantics: PubSub, ZeroSubscriptionRetention: durationpb.New(d), BlockWritesOnZeroSubscriptions: &block,
+		}
+	}
+	switch p {
+	case topicv1.Preset_PRESET_CRITICAL:
+		return kept(7*day, true)
+	case topicv1.Preset_PRESET_AUDIT:
+		c := kept(90*day, true)
+		c.MaxRetention = durationpb.New(365 * day)
+		return c
+	case topicv1.Preset_PRESET_STANDARD:
+		return kept(day, false)
+	case topicv1.Preset_PRESET_EPHEMERAL:
+		return kept(time.Hour, false)
+	case topicv1.Preset_PRESET_QUEUE:
+		return &topicv1.TopicConfig{Semantics: Queue, BlockWritesOnZeroSubscriptions: proto.Bool(false)}
+	case topicv1.Preset_PRESET_HIGH_SCALE:
+		return &topicv1.TopicConfig{Semantics: PubSub, CompletionMode: OffsetWatermark}
+	case topicv1.Preset_PRESET_LOW_RATE:
+		return &topicv1.TopicConfig{Semantics: PubSub}
+	}
+	return &topicv1.TopicConfig{}
+}
+
+// TopicConfig returns the settings of a topic, all of them set: those of change, else those of
+// the preset, else the topic's, old, or for a new one, old nil, the defaults. warnings are
+// for people.
+func TopicConfig(old, change *topicv1.TopicConfig, p topicv1.Preset) (*topicv1.TopicConfig, []string, error) {
+	next, from := defaults(), preset(p)
+	if old != nil {
+		next = proto.CloneOf(old)
+		if s := change.GetSource(); s != 0 && s != old.GetSource() {
+			return nil, nil, refusal.New(refusal.InvalidArgument, "a topic's source cannot be changed")
+		}
+	} else if next.Source = change.GetSource(); OfChats(next) {
+		next.Semantics = PubSub
+		clearKept(next)
+	}
+	if OfChats(next) {
+		if keeps(change) {
+			return nil, nil, refusal.New(refusal.InvalidArgument, "partitions, retentions and blocked writes cannot be set "+
+				"of a topic of chats: they are Kafka's")
+		}
+		clearKept(from)
+	}
+	overlay(next, from)
+	overlay(next, change)
+	if old != nil && next.GetPartitions() != old.GetPartitions() {
+		return nil, nil, refusal.New(refusal.InvalidArgument,
+			"the number of partitions, %d, cannot be changed: messages of one key stay in one", old.GetPartitions())
+	}
+	if n := next.GetPartitions(); n < 1 || n > MaxPartitions {
+		return nil, nil, refusal.New(refusal.InvalidArgument, "partitions must be 1 to %d", MaxPartitions)
+	}
+	var warnings []string
+	most := next.GetMaxRetention().AsDuration()
+	if next.GetMessageRetention().AsDuration() > most {
+		warnings = append(warnings, "max_retention is shorter than message_retention, and ends it")
+	}
+	if next.GetZeroSubscriptionRetention().AsDuration() > most {
+		warnings = append(warnings, "max_retention is shorter than zero_subscription_retention, and ends it")
+	}
+	if next.GetSemantics() == Queue && next.GetBlockWritesOnZeroSubscriptions() {
+		warnings = append(warnings, "a queue never blocks writes")
+	}
+	return next, warnings, nil
+}
+
+// keeps reports whether something is set that is Kafka's where Kafka has the messages.
+func keeps(c *topicv1.TopicConfig) bool {
+	return c.GetPartitions() != 0 || c.GetMessageRetention() != nil || c.GetMaxRetention() != nil ||
+		c.GetZeroSubscriptionRetention() != nil || (c != nil && c.BlockWritesOnZeroSubscriptions != nil)
+}
+
+// clearKept leaves open how long messages are kept, and whether some are taken.
+func clearKept(c *topicv1.TopicConfig) {
+	c.MessageRetention, c.MaxRetention, c.ZeroSubscriptionRetention = nil, nil, nil
+	c.BlockWritesOnZeroSubscriptions = nil
+}
+
+// overlay sets in c what is set in with.
+func overlay(c, with *topicv1.TopicConfig) {
+	if with == nil {
+		return
+	}
+	if with.GetSemantics() != 0 {
+		c.Semantics = with.GetSemantics()
+	}
+	if with.GetCompletionMode() != 0 {
+		c.CompletionMode = with.GetCompletionMode()
+	}
+	for _, d := range []struct{ to, from **durationpb.Duration }{
+		{&c.MessageRetention, &with.MessageRetention},
+		{&c.MaxRetention, &with.MaxRetention},
+		{&c.ZeroSubscriptionRetention, &with.ZeroSubscriptionRetention},
+		{&c.ZombieSubscriptionTtl, &with.ZombieSubscriptionTtl},
+	} {
+		if *d.from != nil {
+			*d.to = *d.from
+		}
+	}
+	if with.BlockWritesOnZeroSubscriptions != nil {
+		c.BlockWritesOnZeroSubscriptions = proto.Bool(with.GetBlockWritesOnZeroSubscriptions())
+	}
+	if with.PausePins != nil {
+		c.PausePins = proto.Bool(with.GetPausePins())
+	}
+	if with.GetPartitions() != 0 {
+		c.Partitions = with.GetPartitions()
+	}
+}
+
+// Limits up to which a mode is the better one.
+const (
+	fewGroups  = 8
+	manyGroups = 16
+	highRate   = 10_000 // messages a second
+)
+
+// Recommend says which mode suits a load.
+func Recommend(groups int32, rate int64, strict bool) (mode topicv1.CompletionMode, required bool, reason string) {
+	switch {
+	case rate > highRate:
+		return OffsetWatermark, true, "more than 10,000 messages a second"
+	case groups > manyGroups:
+		return OffsetWatermark, true, "more than 16 groups"
+	case strict:
+		return ReferenceCounting, false, "the state of each message must be known"
+	case groups <= fewGroups:
+		return ReferenceCounting, false, "8 groups or fewer"
+	}
+	return ReferenceCounting, false, "9 to 16 groups: either will do"
+}
