@@ -34,7 +34,7 @@ func (s *Service) allowed(c Caller, t *storage.Topic, want topicv1.Role) bool {
 	if c.Operator {
 		return true
 	}
-	if want == admin && s.sources.ShowChats(t.Name) {
+	if want == admin && s.engine.Sources.ShowChats(t.Name) {
 		return false
 	}
 	if has(c, t, want) {
@@ -44,7 +44,7 @@ func (s *Service) allowed(c Caller, t *storage.Topic, want topicv1.Role) bool {
 	if !ok {
 		return false
 	}
-	of := s.catalog.Topic(parent)
+	of := s.engine.Catalog.Topic(parent)
 	return of != nil && has(c, of, want)
 }
 
@@ -56,7 +56,7 @@ func has(c Caller, t *storage.Topic, want topicv1.Role) bool {
 // find returns a topic in which the caller has a role. To callers who may not know
 // whether there is such a topic, one that there is not is refused like another's.
 func (s *Service) find(c Caller, name string, want topicv1.Role) (*storage.Topic, error) {
-	t := s.catalog.Topic(name)
+	t := s.engine.Catalog.Topic(name)
 	if t == nil || t.View().Deleting {
 		if c.Operator || c.Creator {
 			return nil, refusal.New(refusal.TopicNotFound, "there is no topic %.255q", name)

@@ -276,8 +276,8 @@ func TestBackfillsStartOnce(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if n := started.Load(); n != 1 || x.backfills.Running() != 1 {
-			t.Errorf("%d starts, %d run", n, x.backfills.Running())
+		if n := started.Load(); n != 1 || x.engine.Backfills.Running() != 1 {
+			t.Errorf("%d starts, %d run", n, x.engine.Backfills.Running())
 		}
 		if d := time.Since(begin); d > time.Second {
 			t.Errorf("without members it was waited for %v", d)
@@ -383,7 +383,7 @@ func TestBackfillWaitsForMembers(t *testing.T) {
 		x.backfill(&topicv1.StartBackfillRequest{Topic: "t", Group: "g", Async: true,
 			Limits: &topicv1.BackfillLimits{Batch: 100}})
 		time.Sleep(time.Minute)
-		l := x.topics.Opened(x.catalog.Topic("t").Number)
+		l := x.engine.Topics.Opened(x.engine.Catalog.Topic("t").Number)
 		l.Parts[0].Do(func(machine *machine.Machine) {
 			if h := machine.Group("g").History(); h.Allowed != 100 || h.Untaken != 5000 {
 				t.Errorf("after a minute: %+v", h)

@@ -14,7 +14,7 @@ import (
 const backfillWait = 10 * time.Second
 
 // Backfills runs the backfills, for metrics.
-func (s *Service) Backfills() *serving.Backfills { return s.backfills }
+func (s *Service) Backfills() *serving.Backfills { return s.engine.Backfills }
 
 // StartBackfill starts or continues a backfill.
 func (s *Service) StartBackfill(
@@ -25,7 +25,7 @@ func (s *Service) StartBackfill(
 	l, err := s.changeBackfill(ctx, c, r.GetTopic(), r.GetGroup(), func(change change) error {
 		return s.audited(ctx, c, "StartBackfill", r, func() error {
 			return change(func(l *serving.OpenTopic, sub *storage.Subscription) (err error) {
-				messages, answer.Started, err = s.backfills.Start(ctx, l, sub, r)
+				messages, answer.Started, err = s.engine.Backfills.Start(ctx, l, sub, r)
 				return err
 			})
 		})
@@ -35,7 +35,7 @@ func (s *Service) StartBackfill(
 	}
 	defer l.Release()
 	if answer.GetStarted() && !r.GetAsync() && messages <= serving.SmallBackfill {
-		s.backfills.Await(ctx, l, r.GetGroup(), backfillWait)
+		s.engine.Backfills.Await(ctx, l, r.GetGroup(), backfillWait)
 	}
 	answer.Backfill, err = s.backfillOf(l, r.GetGroup())
 	return answer, err
@@ -48,7 +48,7 @@ func (s *Service) CancelBackfill(
 	l, err := s.changeBackfill(ctx, c, r.GetTopic(), r.GetGroup(), func(change change) error {
 		return s.audited(ctx, c, "CancelBackfill", r, func() error {
 			return change(func(l *serving.OpenTopic, sub *storage.Subscription) error {
-				return s.backfills.Cancel(ctx, l, sub)
+				return s.engine.Backfills.Cancel(ctx, l, sub)
 			})
 		})
 	})
@@ -56,7 +56,7 @@ func (s *Service) CancelBackfill(
 		return nil, err
 	}
 	defer l.Release()
-	if err := s.flusher.Wait(ctx, r.GetGroup(), l.Parts...); err != nil {
+	if err := s.engine.Flusher.Wait(ctx, r.GetGroup(), l.Parts...); err != nil {
 		return nil, err
 	}
 	b, err := s.backfillOf(l, r.GetGroup())
@@ -65,13 +65,13 @@ func (s *Service) CancelBackfill(
 
 // Backfill returns how far the last backfill of a subscription is.
 func (s *Service) Backfill(ctx context.Context, c Caller, topic, group string) (*topicv1.Backfill, error) {
-	l, sub, err := s.subscribed(ctx, c, topic, group)
+	l, sub, reading, err := s.subscribed(ctx, c, topic, group)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	defer l.Lock.RUnlock()
-	return s.backfills.Show(l, sub)
+	defer reading.End()
+	return s.engine.Backfills.Show(l, sub)
 }
 
 // WatchBackfill calls send with how far a backfill is, at intervals until it does not run
@@ -89,14 +89,14 @@ func (s *Service) WatchBackfill(
 		if err := send(b); err != nil || b.GetStatus() != topicv1.BackfillStatus_BACKFILL_STATUS_IN_PROGRESS {
 			return err
 		}
-		t := s.catalog.Topic(topic)
+		t := s.engine.Catalog.Topic(topic)
 		if t == nil {
 			continue
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-s.backfills.Ended(t, group):
+		case <-s.engine.Backfills.Ended(t, group):
 		case <-tick.C:
 		}
 	}
@@ -114,14 +114,13 @@ func (s *Service) changeBackfill(
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.topics.Open(ctx, t)
+	l, err := s.engine.Topics.Open(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	if err = s.sources.Follow(ctx, l); err == nil {
+	if err = s.engine.Sources.Follow(ctx, l); err == nil {
 		err = do(func(f func(l *serving.OpenTopic, sub *storage.Subscription) error) error {
-			t.Lock.Lock()
-			defer t.Lock.Unlock()
+			defer t.Changing().End()
 			sub := t.Subscription(group)
 			if sub == nil {
 				return refusal.NoSubscription(t.Name, group)
@@ -137,11 +136,10 @@ func (s *Service) changeBackfill(
 }
 
 func (s *Service) backfillOf(l *serving.OpenTopic, group string) (*topicv1.Backfill, error) {
-	l.Lock.RLock()
-	defer l.Lock.RUnlock()
+	defer l.Reading().End()
 	sub := l.Subscription(group)
 	if sub == nil {
 		return nil, refusal.NoSubscription(l.Name, group)
 	}
-	return s.backfills.Show(l, sub)
+	return s.engine.Backfills.Show(l, sub)
 }

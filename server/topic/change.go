@@ -15,7 +15,7 @@ import (
 func (s *Service) reconfigure(
 	ctx context.Context, t *storage.Topic, r *topicv1.ConfigureTopicRequest,
 ) (*topicv1.ConfigureTopicResponse, error) {
-	l, err := s.topics.Open(ctx, t)
+	l, err := s.engine.Topics.Open(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +25,7 @@ func (s *Service) reconfigure(
 		return answer, err
 	}
 	for _, g := range l.Groups() {
-		if err := s.flusher.Wait(ctx, g.Name(), l.Parts...); err != nil {
+		if err := s.engine.Flusher.Wait(ctx, g.Name(), l.Parts...); err != nil {
 			return nil, err
 		}
 	}
@@ -36,8 +36,7 @@ func (s *Service) change(
 	ctx context.Context, l *serving.OpenTopic, r *topicv1.ConfigureTopicRequest,
 ) (*topicv1.ConfigureTopicResponse, error) {
 	t := l.Topic
-	t.Lock.Lock()
-	defer t.Lock.Unlock()
+	defer t.Changing().End()
 	v := t.View()
 	if r.GetEtag() != "" && r.GetEtag() != storage.Etag(v.Version) {
 		return nil, refusal.New(refusal.TopicExists, "topic %q was changed: its etag is not %.64q", t.Name, r.GetEtag())
@@ -61,7 +60,7 @@ func (s *Service) change(
 		return answer, nil
 	}
 	if becomes && !begun {
-		if err := s.subscriptions.BeginQueue(ctx, l); err != nil {
+		if err := s.engine.Subscriptions.BeginQueue(ctx, l); err != nil {
 			return nil, err
 		}
 	}
@@ -69,10 +68,10 @@ func (s *Service) change(
 	if r.GetPreset() != 0 {
 		p = r.GetPreset()
 	}
-	if err := s.catalog.Configure(ctx, t, config, p); err != nil {
+	if err := s.engine.Catalog.Configure(ctx, t, config, p); err != nil {
 		return nil, err
 	}
-	if err := s.sources.Prepare(ctx, t); err != nil {
+	if err := s.engine.Sources.Prepare(ctx, t); err != nil {
 		return nil, err
 	}
 	if v.Config.GetPausePins() != config.GetPausePins() {

@@ -16,6 +16,7 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
 	"github.com/parley-chat/parley/server/wait"
 )
@@ -58,12 +59,12 @@ func TestIdleTopicIsClosed(t *testing.T) {
 func TestHeldTopicIsNotClosed(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t", "g")
-		l, err := x.topics.Open(t.Context(), x.catalog.Topic("t"))
+		l, err := x.engine.Topics.Open(t.Context(), x.engine.Catalog.Topic("t"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		testkit.Advance(time.Hour)
-		if x.topics.Opened(l.Number) != l {
+		if x.engine.Topics.Opened(l.Number) != l {
 			t.Error("it is closed")
 		}
 		l.Release()
@@ -72,9 +73,9 @@ func TestHeldTopicIsNotClosed(t *testing.T) {
 			t.Error("it is open though nobody has it")
 		}
 		x.publish("t", 0, 5)
-		x.topics.CloseIdle(0) // its cursor is stored first
+		x.engine.Topics.CloseIdle(0) // its cursor is stored first
 		testkit.Advance(2 * time.Second)
-		x.topics.CloseIdle(0)
+		x.engine.Topics.CloseIdle(0)
 		if n := x.Sizes(); n.Open != 0 || n.Resident != 0 {
 			t.Errorf("%d topics are open, with %d bytes", n.Open, n.Resident)
 		}
@@ -86,24 +87,28 @@ func TestOpenedWhileItIsClosed(t *testing.T) {
 	unbubbled(t, func(t *testing.T, x *fixture) {
 		x.groups("t")
 		x.publish("t", 0, 1)
-		lock := &x.catalog.Topic("t").Lock
-		lock.RLock()
+		reading := x.engine.Catalog.Topic("t").Reading()
 		done := make(chan bool)
 		go func() {
-			x.topics.CloseIdle(0)
+			x.engine.Topics.CloseIdle(0)
 			close(done)
 		}()
 		testkit.Eventually(t, "it is about to be closed", func() bool {
-			free := lock.TryRLock()
-			if free {
-				lock.RUnlock()
+			read := make(chan storage.Read, 1) // takes the lock once the change, which waits for it, is over
+			go func() { read <- x.engine.Catalog.Topic("t").Reading() }()
+			select {
+			case r := <-read:
+				r.End()
+				return false
+			case <-time.After(50 * time.Millisecond):
+				go func() { (<-read).End() }()
+				return true
 			}
-			return !free
 		})
-		l, err := x.topics.Open(t.Context(), x.catalog.Topic("t"))
-		lock.RUnlock()
+		l, err := x.engine.Topics.Open(t.Context(), x.engine.Catalog.Topic("t"))
+		reading.End()
 		<-done
-		if err != nil || x.topics.Opened(l.Number) != l {
+		if err != nil || x.engine.Topics.Opened(l.Number) != l {
 			t.Error("it is closed though somebody has it: ", err)
 		}
 		l.Release()
@@ -191,7 +196,7 @@ func TestClosedTopicsAgainstAModel(t *testing.T) {
 				case 4:
 					if _, err := x.Pause(t.Context(), op, "t", group); err == nil && rng.IntN(2) == 0 {
 						testkit.Advance(2 * time.Second)
-						x.topics.CloseIdle(0)
+						x.engine.Topics.CloseIdle(0)
 					}
 					_, err := x.Resume(t.Context(), op, "t", group)
 					if err != nil {
@@ -201,7 +206,7 @@ func TestClosedTopicsAgainstAModel(t *testing.T) {
 					if rng.IntN(2) == 0 {
 						testkit.Advance(2 * time.Second)
 					}
-					x.topics.CloseIdle(0)
+					x.engine.Topics.CloseIdle(0)
 					closed += 1 - x.Sizes().Open
 				case 6:
 					x.restart()
@@ -242,7 +247,7 @@ func TestClosedUnderLoad(t *testing.T) {
 		closed := 0
 		others.Go(func() {
 			for wait.For(ctx, time.Second) == nil {
-				x.topics.CloseIdle(0)
+				x.engine.Topics.CloseIdle(0)
 				closed += len(names) - x.Sizes().Open
 			}
 		})

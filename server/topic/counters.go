@@ -7,7 +7,7 @@ import (
 )
 
 // Counters returns the counters.
-func (s *Service) Counters() *serving.Counters { return s.counters }
+func (s *Service) Counters() *serving.Counters { return s.engine.Counters }
 
 // Sizes are what there is now, for metrics.
 type Sizes struct {
@@ -21,8 +21,8 @@ func (s *Service) Sizes() Sizes {
 	sessions := len(s.sessions)
 	s.mu.Unlock()
 	return Sizes{
-		Topics: s.catalog.Count(), Open: s.topics.Len(), Sessions: sessions,
-		Resident: s.memory.Used(), ResidentLimit: s.memory.Limit(),
+		Topics: s.engine.Catalog.Count(), Open: s.engine.Topics.Len(), Sessions: sessions,
+		Resident: s.engine.Memory.Used(), ResidentLimit: s.engine.Memory.Limit(),
 	}
 }
 
@@ -30,7 +30,7 @@ func (s *Service) Sizes() Sizes {
 // among the topics that are open: what it has not acknowledged, and what follows. It grows
 // while a group is stuck, also on one message.
 func (s *Service) LargestBacklog() (most int64) {
-	for _, l := range s.topics.All() {
+	for _, l := range s.engine.Topics.All() {
 		for _, g := range l.Groups() {
 			if !storage.Receives(g.State()) {
 				continue

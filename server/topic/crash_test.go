@@ -123,10 +123,10 @@ func TestEarlierOwnerIsFenced(t *testing.T) {
 		if _, err := later.Subscription(t.Context(), op, "t", "g"); err != nil {
 			t.Fatal(err)
 		}
-		g := later.topics.Opened(later.catalog.Topic("t").Number)
+		g := later.engine.Topics.Opened(later.engine.Catalog.Topic("t").Number)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- later.flusher.Run(ctx) }()
+		go func() { done <- later.engine.Flusher.Run(ctx) }()
 		defer func() {
 			cancel()
 			if err := <-done; err != nil {

@@ -65,7 +65,7 @@ func lettersWithoutMember(t *testing.T, config *topicv1.SubscriptionConfig, paus
 		testkit.Advance(time.Minute) // the letters cannot be stored
 		on.Store(false)
 		testkit.Advance(time.Minute)
-		if x.catalog.Topic("t.dlq") == nil {
+		if x.engine.Catalog.Topic("t.dlq") == nil {
 			t.Fatal("there are no dead letters")
 		}
 		if n := x.letters("t"); n != 2 {
@@ -74,7 +74,7 @@ func lettersWithoutMember(t *testing.T, config *topicv1.SubscriptionConfig, paus
 		if d := x.subscription("t", "g").GetPartitions()[0]; d.GetPending() != 1 {
 			t.Error("what has a letter is not acknowledged: ", d)
 		}
-		if x.topics.Opened(x.catalog.Topic("other").Number) != nil {
+		if x.engine.Topics.Opened(x.engine.Catalog.Topic("other").Number) != nil {
 			t.Error("a topic without letters was opened")
 		}
 	})

@@ -146,7 +146,7 @@ func TestDeadLettersGoWithTheirTopic(t *testing.T) {
 			if err := x.Delete(t.Context(), op, "t"); (err != nil) != crash {
 				t.Fatal(err)
 			}
-			if e, err := u.Receive(t.Context(), 1); err != nil || e.Gone != topicDeleted {
+			if e, err := u.Receive(t.Context(), 1); err != nil || e.Gone != "TOPIC_DELETED" {
 				t.Error(e, err)
 			}
 			on.Store(false)
@@ -157,7 +157,7 @@ func TestDeadLettersGoWithTheirTopic(t *testing.T) {
 				_, err := x.Topic(t.Context(), op, name)
 				refusedAs(t, err, refusal.TopicNotFound)
 			}
-			if n := x.catalog.Count(); n != 0 {
+			if n := x.engine.Catalog.Count(); n != 0 {
 				t.Errorf("%d topics remain", n)
 			}
 			r := &topicv1.ConfigureTopicRequest{Topic: "t"}
@@ -268,7 +268,7 @@ func TestDeadLettersOfATopicThatIsMadeAgain(t *testing.T) {
 		}
 		on.Store(false)
 		testkit.Advance(time.Minute)
-		if x.catalog.Topic("t.dlq") != nil {
+		if x.engine.Catalog.Topic("t.dlq") != nil {
 			t.Error("the new topic has dead letters of the old one")
 		}
 		x.want(x.attach("t", "g", "m"), numbers(0, 20))
@@ -401,7 +401,7 @@ func TestRemovalOutlivesItsCaller(t *testing.T) {
 		x.groups("t", "g")
 		ctx, cancel := context.WithCancel(t.Context())
 		c.cancel.Store(&cancel)
-		if err := x.Delete(ctx, op, "t"); err != nil || ctx.Err() == nil || x.catalog.Topic("t") != nil {
+		if err := x.Delete(ctx, op, "t"); err != nil || ctx.Err() == nil || x.engine.Catalog.Topic("t") != nil {
 			t.Error(err, ctx.Err())
 		}
 	})

@@ -67,11 +67,8 @@ func TestChangesDoNotWaitForTheDisk(t *testing.T) {
 			published <- err
 		}()
 		synctest.Wait()
-		if lock := &x.catalog.Topic("t").Lock; !lock.TryLock() {
-			t.Fatal("the topic is locked while the disk syncs")
-		} else {
-			lock.Unlock()
-		}
+		// A publish that held the topic while the disk syncs would hold this up for good.
+		x.engine.Catalog.Topic("t").Changing().End()
 		x.want(g, "")
 		if n := x.subscribe("t", "late", nil).GetPartitions()[0].GetStart(); n != 3 {
 			t.Errorf("a group that began meanwhile starts at %d, not 3", n)

@@ -116,11 +116,11 @@ func uses(x *fixture) map[string]func(ctx context.Context) error {
 			return err
 		},
 		"scan letters": func(ctx context.Context) error {
-			return x.Letters().Scan(ctx, operations.DeadLetterSelection{}, operations.DeadLetterPlace{}, func(operations.DeadLetter) error { return nil })
+			return x.DeadLetters().Scan(ctx, operations.DeadLetterSelection{}, operations.DeadLetterPlace{}, func(operations.DeadLetter) error { return nil })
 		},
-		"redrive":           func(ctx context.Context) error { return x.Letters().Redrive(ctx, gone) },
-		"redrive unparked":  func(ctx context.Context) error { return x.Letters().Redrive(ctx, parked) },
-		"discard unparked":  func(ctx context.Context) error { return x.Letters().Discard(ctx, parked) },
+		"redrive":           func(ctx context.Context) error { return x.DeadLetters().Redrive(ctx, gone) },
+		"redrive unparked":  func(ctx context.Context) error { return x.DeadLetters().Redrive(ctx, parked) },
+		"discard unparked":  func(ctx context.Context) error { return x.DeadLetters().Discard(ctx, parked) },
 		"trim":              func(ctx context.Context) error { _, err := x.jobs.RunNow(ctx, operations.Trim); return err },
 		"detect":            func(ctx context.Context) error { _, err := x.jobs.RunNow(ctx, operations.Detection); return err },
 		"clean up":          func(ctx context.Context) error { _, err := x.jobs.RunNow(ctx, operations.Subscriptions); return err },
@@ -144,7 +144,7 @@ func TestNobodyKeepsATopic(t *testing.T) {
 				done++
 			}
 			synctest.Wait()
-			for _, l := range x.topics.All() {
+			for _, l := range x.engine.Topics.All() {
 				if l.Held() {
 					t.Fatalf("%s: %s is held", what, l.Name)
 				}

@@ -107,7 +107,7 @@ func TestSettingsAreShared(t *testing.T) {
 		x.groups("a", "g", "h")
 		x.groups("b", "g")
 		x.restart()
-		a, b := x.catalog.Topic("a"), x.catalog.Topic("b")
+		a, b := x.engine.Catalog.Topic("a"), x.engine.Catalog.Topic("b")
 		if a.View().Config != b.View().Config || a.Subscription("g").Config != b.Subscription("g").Config ||
 			a.Subscription("g").Config != a.Subscription("h").Config {
 			t.Error("settings are read more than once")
@@ -119,7 +119,7 @@ func TestSettingsAreShared(t *testing.T) {
 		}
 		x.subscribe("a", "g", &topicv1.SubscriptionConfig{MaxBackfillMessages: 7})
 		for range 2 {
-			a, b = x.catalog.Topic("a"), x.catalog.Topic("b")
+			a, b = x.engine.Catalog.Topic("a"), x.engine.Catalog.Topic("b")
 			if n := a.Subscription("g").Config.GetMaxBackfillMessages(); n != 7 {
 				t.Errorf("what was changed is %d", n)
 			}

@@ -200,13 +200,13 @@ func TestSubscriptionsAreCleanedUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		orphan := store.Write{Op: store.OpPut, Name: "cursor", Item: table.Cursor{Epoch: 1, State: []byte{1}}.Item(),
-			Key: table.CursorKey(int64(x.catalog.Topic("t").Number), 0, "dead", 7)}
+			Key: table.CursorKey(int64(x.engine.Catalog.Topic("t").Number), 0, "dead", 7)}
 		if err := x.store.BatchWrite(t.Context(), []store.Write{orphan}); err != nil {
 			t.Fatal(err)
 		}
 		left := func() string {
 			var names []string
-			tp := x.catalog.Topic("t")
+			tp := x.engine.Catalog.Topic("t")
 			for _, sub := range tp.Subscriptions() {
 				names = append(names, sub.Group)
 			}
@@ -220,7 +220,7 @@ func TestSubscriptionsAreCleanedUp(t *testing.T) {
 			t.Errorf("%d cursors of the group whose one was left behind", n)
 		}
 		// What is there for a dead group that was not released yet keeps it.
-		x.topics.Opened(x.catalog.Topic("t").Number).Parts[0].Do(func(m *machine.Machine) {
+		x.engine.Topics.Opened(x.engine.Catalog.Topic("t").Number).Parts[0].Do(func(m *machine.Machine) {
 			g := m.Group("holds")
 			if _, err := g.Resurrect(true); err != nil {
 				t.Error(err)

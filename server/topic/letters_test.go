@@ -14,7 +14,7 @@ import (
 // scanned lists the letters of a topic's messages.
 func (x *fixture) scanned(topic string) (list []operations.DeadLetter) {
 	x.t.Helper()
-	err := x.Letters().Scan(x.t.Context(), operations.DeadLetterSelection{Topic: topic}, operations.DeadLetterPlace{}, func(l operations.DeadLetter) error {
+	err := x.DeadLetters().Scan(x.t.Context(), operations.DeadLetterSelection{Topic: topic}, operations.DeadLetterPlace{}, func(l operations.DeadLetter) error {
 		list = append(list, l)
 		return nil
 	})
@@ -49,7 +49,7 @@ func TestLetterGoesBackToItsGroup(t *testing.T) {
 		}
 		testkit.Advance(time.Hour)
 		for range 3 { // as after crashes before the call was recorded
-			if err := x.Letters().Redrive(t.Context(), list[0]); err != nil {
+			if err := x.DeadLetters().Redrive(t.Context(), list[0]); err != nil {
 				t.Fatal(err)
 			}
 			x.restart()
@@ -89,11 +89,11 @@ func TestLetterWithoutItsGroup(t *testing.T) {
 		testkit.Advance(time.Second)
 		l := x.scanned("t")[0]
 		taken := func() bool {
-			is, err := x.Letters().Taken(t.Context(), l)
+			is, err := x.DeadLetters().Taken(t.Context(), l)
 			return is && err == nil
 		}
 		there := func() bool {
-			is, err := x.Letters().There(t.Context(), []operations.DeadLetter{l})
+			is, err := x.DeadLetters().There(t.Context(), []operations.DeadLetter{l})
 			return err == nil && is[0]
 		}
 		if _, err := x.Pause(t.Context(), op, "t", "g"); err != nil || !taken() {
@@ -102,7 +102,7 @@ func TestLetterWithoutItsGroup(t *testing.T) {
 		if _, err := x.Cancel(t.Context(), op, "t", "g"); err != nil || taken() {
 			t.Error("a cancelled group takes messages", err)
 		}
-		if err := x.Letters().Redrive(t.Context(), l); !errors.Is(err, operations.ErrDeadLetterGone) {
+		if err := x.DeadLetters().Redrive(t.Context(), l); !errors.Is(err, operations.ErrDeadLetterGone) {
 			t.Error(err)
 		}
 		if !there() {
@@ -146,9 +146,9 @@ func TestParkedMessageIsALetter(t *testing.T) {
 				string(found[0].Message.GetPayload()) != "0" {
 				t.Fatalf("%+v", found)
 			}
-			do, rest := x.Letters().Redrive, "0"
+			do, rest := x.DeadLetters().Redrive, "0"
 			if discard {
-				do, rest = x.Letters().Discard, "2"
+				do, rest = x.DeadLetters().Discard, "2"
 			}
 			if err := do(t.Context(), found[0]); err != nil {
 				t.Fatal(err)
@@ -191,7 +191,7 @@ func TestSelectLetters(t *testing.T) {
 			t.Fatalf("%d letters", len(all))
 		}
 		count := func(sel operations.DeadLetterSelection, from operations.DeadLetterPlace) (n int) {
-			err := x.Letters().Scan(t.Context(), sel, from, func(l operations.DeadLetter) error {
+			err := x.DeadLetters().Scan(t.Context(), sel, from, func(l operations.DeadLetter) error {
 				if l.Place.Compare(from) < 0 {
 					t.Errorf("%v comes before %v", l.Place, from)
 				}

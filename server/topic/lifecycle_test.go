@@ -325,7 +325,7 @@ func TestHeartbeatsAreBatched(t *testing.T) {
 			}
 		}
 		due := map[time.Time]int{}
-		for _, l := range x.topics.All() {
+		for _, l := range x.engine.Topics.All() {
 			for _, g := range l.Groups() {
 				due[g.Heartbeats.Due().Truncate(10*time.Second)]++
 			}
@@ -371,7 +371,7 @@ func TestPauseOfTheProcessKillsNobody(t *testing.T) {
 		s := x.attach("t", "attached", "m")
 		testkit.Advance(3 * time.Minute)
 		x.ahead.Add(int64(10 * time.Minute))
-		x.jobs.Watch() // detection comes before members are counted
+		x.jobs.GroupActive() // detection comes before members are counted
 		synctest.Wait()
 		testkit.Advance(2 * time.Second)
 		for _, g := range []string{"attached", "away"} {
@@ -392,15 +392,15 @@ func TestPauseOfTheProcessKillsNobody(t *testing.T) {
 func TestMembersKeepTheirGroupAlive(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t", "g")
-		l, err := x.topics.Open(t.Context(), x.catalog.Topic("t"))
+		l, err := x.engine.Topics.Open(t.Context(), x.engine.Catalog.Topic("t"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		s := x.attach("t", "g", "m")
-		_, err = x.subscriptions.Transition(t.Context(), l, "g", storage.Expire, "test")
+		_, err = x.engine.Subscriptions.Transition(t.Context(), l, "g", storage.Expire, "test")
 		refusedAs(t, err, refusal.InvalidTransition)
 		s.End(serving.Broken)
-		if _, err = x.subscriptions.Transition(t.Context(), l, "g", storage.Expire, "test"); err != nil {
+		if _, err = x.engine.Subscriptions.Transition(t.Context(), l, "g", storage.Expire, "test"); err != nil {
 			t.Fatal(err)
 		}
 		in, err := l.Group("g").Attach(serving.SessionOptions{ID: "late", Member: "m"})

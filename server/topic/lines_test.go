@@ -123,7 +123,7 @@ func TestRevivedFromNow(t *testing.T) {
 // cursorBytes are the rows of a topic's first partition: how many, and how large together.
 func (x *fixture) cursorBytes(name string) (rows, size int) {
 	x.t.Helper()
-	pk := table.CursorPartition(int64(x.catalog.Topic(name).Number), 0)
+	pk := table.CursorPartition(int64(x.engine.Catalog.Topic(name).Number), 0)
 	for row, err := range store.QueryAll(x.t.Context(), x.store, store.Query{
 		Table: store.Subscriptions, PK: pk, Consistency: store.Strong,
 	}) {
@@ -329,11 +329,10 @@ func TestOpenedOnce(t *testing.T) {
 		x.restart()
 		var all sync.WaitGroup
 		var opened sync.Map
-		lock := &x.catalog.Topic("t").Lock
-		lock.Lock()
+		changing := x.engine.Catalog.Topic("t").Changing()
 		for range 50 {
 			all.Go(func() {
-				l, err := x.topics.Open(t.Context(), x.catalog.Topic("t"))
+				l, err := x.engine.Topics.Open(t.Context(), x.engine.Catalog.Topic("t"))
 				if err != nil {
 					t.Error(err)
 				}
@@ -341,12 +340,12 @@ func TestOpenedOnce(t *testing.T) {
 			})
 		}
 		time.Sleep(50 * time.Millisecond) // most of them wait for the lock by then
-		lock.Unlock()
+		changing.End()
 		all.Wait()
 		n := 0
 		opened.Range(func(l, _ any) bool {
 			n++
-			if l.(*serving.OpenTopic) != x.topics.Opened(x.catalog.Topic("t").Number) {
+			if l.(*serving.OpenTopic) != x.engine.Topics.Opened(x.engine.Catalog.Topic("t").Number) {
 				t.Error("one that is open is not in use")
 			}
 			return true

@@ -394,7 +394,7 @@ func TestConfigureDryRun(t *testing.T) {
 		x.groups("t", "g")
 		ask := &topicv1.ConfigureTopicRequest{Topic: "t", DryRun: true,
 			Config: &topicv1.TopicConfig{CompletionMode: storage.OffsetWatermark, MessageRetention: seconds(60)}}
-		before, calls := x.Service.catalog.Topic("t").View(), x.audit.count("ConfigureTopic")
+		before, calls := x.Service.engine.Catalog.Topic("t").View(), x.audit.count("ConfigureTopic")
 		r, err := x.Configure(t.Context(), op, ask)
 		if err != nil || len(r.GetEffects()) != 2 || r.GetCreated() ||
 			r.GetTopic().GetConfig().GetCompletionMode() != storage.OffsetWatermark {
@@ -411,12 +411,12 @@ func TestConfigureDryRun(t *testing.T) {
 		refusedAs(t, err, refusal.TopicExists)
 		_, err = x.Configure(t.Context(), nobody, ask)
 		refusedAs(t, err, refusal.TopicForbidden)
-		if x.Service.catalog.Topic("t").View() != before || x.audit.count("ConfigureTopic") != calls {
+		if x.Service.engine.Catalog.Topic("t").View() != before || x.audit.count("ConfigureTopic") != calls {
 			t.Error("a dry run changed something")
 		}
 		ask = &topicv1.ConfigureTopicRequest{Topic: "new", DryRun: true, Config: &topicv1.TopicConfig{Partitions: 3}}
 		r, err = x.Configure(t.Context(), maker, ask)
-		if err != nil || !r.GetCreated() || r.GetTopic().GetConfig().GetPartitions() != 3 || x.catalog.Topic("new") != nil {
+		if err != nil || !r.GetCreated() || r.GetTopic().GetConfig().GetPartitions() != 3 || x.engine.Catalog.Topic("new") != nil {
 			t.Errorf("%v, %v", r, err)
 		}
 	})

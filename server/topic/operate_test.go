@@ -104,7 +104,7 @@ func (x *fixture) gone(topic, group string) {
 func (x *fixture) cursors(topic, group string) (n int) {
 	x.t.Helper()
 	q := store.Query{
-		Table: store.Subscriptions, PK: table.CursorPartition(int64(x.catalog.Topic(topic).Number), 0),
+		Table: store.Subscriptions, PK: table.CursorPartition(int64(x.engine.Catalog.Topic(topic).Number), 0),
 		Consistency: store.Strong,
 	}
 	for row, err := range store.QueryAll(x.t.Context(), x.store, q) {
@@ -208,7 +208,7 @@ func TestOverdueLeaseIsSeen(t *testing.T) {
 		x.attach("t", "g", "m")
 		x.publish("t", 0, 1)
 		overdue := func() time.Duration { return time.Duration(x.Counters().Gauges.Overdue.Load()) }
-		for _, l := range x.topics.All() {
+		for _, l := range x.engine.Topics.All() {
 			l.Parts[0].Do(func(m *machine.Machine) { // no session knows of it: no timer is set
 				pieces, _ := m.Group("g").Next(time.Now(), 1, nil)
 				testkit.Equal(t, "messages handed out", len(pieces), 1)
@@ -438,7 +438,7 @@ func TestMonitors(t *testing.T) {
 			t.Error(s)
 		}
 		x.subscribe("none", "now", nil)
-		x.topics.Opened(x.catalog.Topic("none").Number).Parts[0].Do(func(m *machine.Machine) {
+		x.engine.Topics.Opened(x.engine.Catalog.Topic("none").Number).Parts[0].Do(func(m *machine.Machine) {
 			if err := m.Group("now").Die(); err != nil {
 				t.Error(err)
 			}

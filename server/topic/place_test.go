@@ -148,7 +148,7 @@ func TestUnparkIsDurable(t *testing.T) {
 		if n, err := x.Unpark(t.Context(), op, "t", "g", nil); n != 1 || err != nil {
 			t.Fatalf("%d unparked, %v", n, err)
 		}
-		if x.topics.Opened(1).Parts[0].Unsaved("g") {
+		if x.engine.Topics.Opened(1).Parts[0].Unsaved("g") {
 			t.Error("it is not stored")
 		}
 		s.End("DETACHED")

@@ -29,7 +29,7 @@ func (s *Service) Producer(
 	if err := refuseReadOnly(t); err != nil {
 		return nil, err
 	}
-	l, err := s.topics.Open(ctx, t)
+	l, err := s.engine.Topics.Open(ctx, t)
 	if err != nil {
 		return nil, err
 	}

@@ -37,13 +37,13 @@ func (s *Service) Publish(
 		return nil, refusal.New(refusal.TooLarge, "the messages have %d bytes in all, more than %d: send fewer in a request",
 			size, maxPublish)
 	}
-	l, err := s.topics.Open(ctx, t)
+	l, err := s.engine.Topics.Open(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
 	appends, places := serving.Distribute(l, r)
-	done, err := s.publisher.Append(ctx, l, appends, true)
+	done, err := s.engine.Publisher.Append(ctx, l, appends, true)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (s *Service) Publish(
 			MessageId: serving.MessageID(n, position), Partition: n, Position: position, Replayed: done[at.Batch].Replayed,
 		}
 	}
-	s.counters.Published.Add(int64(len(places)))
+	s.engine.Counters.Published.Add(int64(len(places)))
 	return answer, nil
 }
 
@@ -65,7 +65,7 @@ func (s *Service) publishTo(ctx context.Context, c Caller, name string) (*storag
 	if strings.HasSuffix(name, storage.DeadLetterSuffix) {
 		return nil, refusal.Forbidden(name)
 	}
-	if s.catalog.Topic(name) != nil || !c.Operator && !c.Creator {
+	if s.engine.Catalog.Topic(name) != nil || !c.Operator && !c.Creator {
 		return s.find(c, name, publisher)
 	}
 	config, _, err := storage.TopicConfig(nil, nil, 0)
@@ -99,12 +99,12 @@ func (s *Service) MessageStatus(
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.topics.Open(ctx, t)
+	l, err := s.engine.Topics.Open(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	if err := s.sources.Follow(ctx, l); err != nil {
+	if err := s.engine.Sources.Follow(ctx, l); err != nil {
 		return nil, err
 	}
 	n, position, err := l.Message(r.GetMessageId())

@@ -21,22 +21,22 @@ func (s *Service) Run(ctx context.Context) error {
 	others.Go(func() { s.jobs.Run(ctx) })
 	others.Go(func() {
 		select {
-		case <-s.catalog.Lost():
+		case <-s.engine.Catalog.Lost():
 			cancel(storage.ErrFenced)
 		case <-ctx.Done():
 		}
 	})
-	others.Go(func() { s.topics.Run(ctx) })
-	others.Go(func() { s.sources.Run(ctx, s.topics.OfChats, s.topics.Hold) })
-	others.Go(func() { s.backfills.Run(ctx) })
+	others.Go(func() { s.engine.Topics.Run(ctx) })
+	others.Go(func() { s.engine.Sources.Run(ctx, s.engine.Topics.OfChats, s.engine.Topics.Hold) })
+	others.Go(func() { s.engine.Backfills.Run(ctx) })
 	others.Go(func() {
-		if err := s.sources.FollowLog(ctx, s.topics.Hold); err != nil {
+		if err := s.engine.Sources.FollowLog(ctx, s.engine.Topics.Hold); err != nil {
 			cancel(fmt.Errorf("%w: %w", storage.ErrFenced, err))
 		}
 	})
 	var err error // why the flusher ended, once it has
 	flusher.Go(func() {
-		err = s.flusher.Run(flushing)
+		err = s.engine.Flusher.Run(flushing)
 		cancel(err)
 	})
 	<-ctx.Done()

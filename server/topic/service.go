@@ -8,10 +8,8 @@
 //
 // With many processes a SlotManager runs one Service for each slot that the process owns.
 //
-// Concurrency: a Service and its Sessions may be used by many goroutines. A topic's lock
-// is held for writing while a subscription or the settings change, and for reading while
-// messages get their positions, are removed, or a member attaches: what a publish finds holds
-// when its messages come into the log. It is taken before every other lock.
+// Concurrency: a Service and its Sessions are safe for concurrent use. A topic's lock comes before
+// every other lock, see storage.Topic.Changing and Reading.
 package topic
 
 import (
@@ -22,13 +20,12 @@ import (
 
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/internal/operations"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 )
 
-// Config is what a Service stands on. All fields are required but what says otherwise.
+// Config holds the dependencies of a Service. All fields are required unless they say otherwise.
 type Config struct {
 	Slot  storage.Slot // whose topics it has; the zero Slot: all
 	Store store.Store
@@ -40,7 +37,7 @@ type Config struct {
 	Audit  func(ctx context.Context, actor, call, request string) (func(code, result string), error)
 	Logger *slog.Logger
 	Clock  func() time.Time
-	// Jobs is the name of the jobs' schedule, see jobs.ScheduleOf; jobs.Standard if empty.
+	// Jobs is the name of the jobs' schedule, see operations.ScheduleOf; operations.StandardSchedule if empty.
 	Jobs string
 	// Resident is how many bytes of messages are kept in memory, over all topics.
 	Resident int64
@@ -58,21 +55,12 @@ func ResidentBytes(memory int64) int64 {
 
 // Service runs durable topics.
 type Service struct {
-	cfg           Config
-	catalog       *storage.Catalog
-	flusher       *serving.Flusher
-	memory        *serving.Memory
-	sources       *serving.Sources
-	topics        *serving.TopicCache
-	publisher     *serving.Publisher
-	subscriptions *serving.SubscriptionManager
-	jobs          *operations.Jobs
-	backfills     *serving.Backfills
-	counters      *serving.Counters
-
-	mu        sync.Mutex
+	cfg       Config
+	engine    *serving.Engine
+	jobs      *operations.Jobs
 	operators *operations.Admin
 
+	mu       sync.Mutex
 	sessions map[string]*Session // by id
 	stopped  bool                // sessions that begin end at once
 }
@@ -88,56 +76,18 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.Counters == nil {
 		cfg.Counters = &serving.Counters{}
 	}
-	s := &Service{
-		cfg: cfg, catalog: c, flusher: serving.NewFlusher(cfg.Store, c.Epoch(), cfg.Clock, cfg.Logger),
-		memory: serving.NewMemory(cfg.Resident), sources: &serving.Sources{Log: cfg.Log, Events: cfg.Events, Logger: cfg.Logger},
-		counters: cfg.Counters, sessions: map[string]*Session{},
-	}
-	s.flusher.Show(cfg.Log)
-	s.compose()
+	s := &Service{cfg: cfg, sessions: map[string]*Session{}, engine: serving.New(serving.Config{
+		Catalog: c, Log: cfg.Log, Events: cfg.Events, Clock: cfg.Clock, Logger: cfg.Logger, Resident: cfg.Resident,
+		Counters: cfg.Counters,
+	})}
+	s.jobs = operations.NewJobs(operations.JobsConfig{
+		Engine: s.engine, Audit: cfg.Audit, Schedule: cfg.Jobs, EndSilent: s.endSilent,
+	})
+	s.operators = operations.NewAdmin(s.jobs)
 	for _, t := range c.Topics("", c.Count(), func(t *storage.Topic) bool { return t.View().Deleting }) {
-		if err := s.remove(ctx, t); err != nil {
+		if err := s.engine.FinishRemoval(ctx, t); err != nil {
 			return nil, err
 		}
 	}
 	return s, nil
-}
-
-// compose makes what calls each other.
-func (s *Service) compose() {
-	cfg, start, begin := s.cfg, s.cfg.Clock(), time.Now()
-	s.topics = serving.NewTopicCache(serving.TopicCacheConfig{
-		Store: cfg.Store, Sources: s.sources, Flusher: s.flusher, Memory: s.memory, Logger: cfg.Logger, Clock: cfg.Clock,
-		Steady: func() time.Time { return start.Add(time.Since(begin)) },
-		Queue:  func(ctx context.Context, l *serving.OpenTopic) error { return s.subscriptions.BeginQueue(ctx, l) },
-		Letters: func(t *storage.Topic, g *serving.Group, part int, letters []machine.Undeliverable) {
-			s.jobs.Undeliverable(t, g, part, letters)
-		},
-		Watch:  func() { s.jobs.Watch() },
-		Opened: func(l *serving.OpenTopic, sub *storage.Subscription) error { return s.backfills.Resume(l, sub) },
-	})
-	s.jobs = operations.NewJobs(operations.JobsConfig{
-		Store: cfg.Store, Log: cfg.Log, Catalog: s.catalog, Clock: cfg.Clock, Logger: cfg.Logger, Audit: cfg.Audit,
-		Counters: s.counters, Schedule: cfg.Jobs, Stored: s.stored,
-		Open: s.topics.Open, Hold: s.topics.Hold, Opened: s.topics.Opened, All: s.topics.All,
-		Reader: s.sources.Reader, Follow: s.sources.Follow,
-		Expire: func(ctx context.Context, l *serving.OpenTopic, name string) error {
-			_, err := s.subscriptions.Transition(ctx, l, name, storage.Expire, "heartbeat timeout")
-			return err
-		},
-		Revive: func(ctx context.Context, l *serving.OpenTopic, name string) error {
-			_, err := s.subscriptions.Transition(ctx, l, name, storage.Heartbeat, "members")
-			return err
-		},
-		Finish: s.finish, EndSilent: s.endSilent, Append: s.appendLetters, Graveyard: s.graveyard,
-	})
-	s.subscriptions = serving.NewSubscriptionManager(serving.SubscriptionsConfig{
-		Store: cfg.Store, Catalog: s.catalog, Topics: s.topics, Sources: s.sources, Flusher: s.flusher,
-		Counters: s.counters, Clock: cfg.Clock, Logger: cfg.Logger, Watch: s.jobs.Watch,
-	})
-	s.backfills = serving.NewBackfills(serving.BackfillsConfig{
-		Catalog: s.catalog, Flusher: s.flusher, Clock: cfg.Clock, Logger: cfg.Logger, Resolve: s.subscriptions.Resolve,
-	})
-	s.publisher = &serving.Publisher{Log: cfg.Log, Counters: s.counters, Durable: s.backfills.Published}
-	s.operators = s.newAdmin()
 }

@@ -23,10 +23,10 @@ const (
 	silentIntervals = 3 // after which the session of a poller ends
 )
 
-// Delivery holds messages of one partition, see session.Delivery.
+// Delivery holds messages of one partition, see serving.Delivery.
 type Delivery = serving.Delivery
 
-// Event is what a session receives, see session.Event.
+// Event is what a session receives, see serving.Event.
 type Event = serving.Event
 
 // Session is an attached member.
@@ -50,12 +50,12 @@ func (s *Service) Attach(ctx context.Context, c Caller, a *topicv1.Attach, polle
 	if _, err := s.Heartbeat(ctx, c, a.GetTopic(), name); err != nil {
 		return nil, err
 	}
-	l, sub, err := s.subscribed(ctx, c, a.GetTopic(), name)
+	l, sub, reading, err := s.subscribed(ctx, c, a.GetTopic(), name)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	defer l.Lock.RUnlock()
+	defer reading.End()
 	g := l.Group(name)
 	if g == nil {
 		return nil, refusal.New(refusal.SubscriptionGone, "the subscription of %q has ended", name)
@@ -67,7 +67,7 @@ func (s *Service) Attach(ctx context.Context, c Caller, a *topicv1.Attach, polle
 		return nil, refusal.New(refusal.TooMany, "there are %d sessions", maxSessions)
 	}
 	o := options(c, a, polled)
-	o.ID = s.catalog.SessionPrefix() + rand.Text()
+	o.ID = s.engine.Catalog.SessionPrefix() + rand.Text()
 	first := g.Members() == 0
 	in, err := g.Attach(o)
 	if err != nil {
@@ -143,7 +143,7 @@ func (o *Session) Attached() *topicv1.Attached { return o.attached }
 // State is the subscription's state now.
 func (o *Session) State() topicv1.SubscriptionState { return o.Group().State() }
 
-// Receive waits for an event, see session.Session. A call is a heartbeat.
+// Receive waits for an event, see serving.Session. A call is a heartbeat.
 func (o *Session) Receive(ctx context.Context, limit int) (Event, error) {
 	e, err := o.Session.Receive(ctx, limit)
 	if e.Gone != "" {
@@ -152,7 +152,7 @@ func (o *Session) Receive(ctx context.Context, limit int) (Event, error) {
 	return e, err
 }
 
-// End ends the session with a reason for Gone. With session.Broken and session.Slow what
+// End ends the session with a reason for Gone. With serving.Broken and serving.Slow what
 // it has counts as an attempt that failed.
 func (o *Session) End(why string) { o.end(why) }
 

@@ -65,7 +65,7 @@ type runningSlot struct {
 	closed  bool
 }
 
-// NewSlotManager makes a Plane.
+// NewSlotManager makes a SlotManager.
 func NewSlotManager(c SlotManagerConfig) (*SlotManager, error) {
 	c.TTL = cmp.Or(c.TTL, defaultTTL)
 	p := &SlotManager{cfg: c, slots: make([]*runningSlot, max(c.Slots, 0))}

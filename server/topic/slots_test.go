@@ -348,10 +348,10 @@ func TestSlotIsLoadedByItsList(t *testing.T) {
 			continue
 		}
 		first := cat.Topics("", 1, func(*storage.Topic) bool { return true })[0]
-		first.Lock.Lock()
+		changing := first.Changing()
 		testkit.Must(t, cat.Deleting(ctx, first))
 		testkit.Must(t, cat.Remove(ctx, first))
-		first.Lock.Unlock()
+		changing.End()
 		testkit.Equal(t, "topics after a removal", open(n, c.Store).Count(), made[n]-1)
 	}
 }

@@ -19,28 +19,27 @@ func (s *Service) CreateSubscription(
 	if err != nil {
 		return nil, err
 	}
-	if !validName.MatchString(r.GetGroup()) {
-		return nil, refusal.New(refusal.InvalidArgument, nameRule)
+	if err := storage.CheckName(r.GetGroup()); err != nil {
+		return nil, err
 	}
 	if t.View().Config.GetSemantics() == storage.Queue {
 		return nil, refusal.New(refusal.InvalidArgument,
 			"topic %q is a queue: its consumers are members of %s and need no subscription", t.Name, storage.QueueGroup)
 	}
-	l, err := s.topics.Open(ctx, t)
+	l, err := s.engine.Topics.Open(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
 	answer := &topicv1.CreateSubscriptionResponse{}
 	err = s.audited(ctx, c, "CreateSubscription", r, func() error {
-		if err := s.sources.Follow(ctx, l); err != nil {
+		if err := s.engine.Sources.Follow(ctx, l); err != nil {
 			return err
 		}
-		t.Lock.Lock()
-		defer t.Lock.Unlock()
+		defer t.Changing().End()
 		sub := t.Subscription(r.GetGroup())
 		if sub == nil || sub.State == storage.Cancelled {
-			if answer.Warnings, err = s.subscriptions.Begin(ctx, l, r.GetGroup(), r.GetConfig()); err != nil {
+			if answer.Warnings, err = s.engine.Subscriptions.Begin(ctx, l, r.GetGroup(), r.GetConfig()); err != nil {
 				return err
 			}
 			sub, answer.Created = t.Subscription(r.GetGroup()), true
@@ -53,36 +52,36 @@ func (s *Service) CreateSubscription(
 	return answer, err
 }
 
-// subscribed returns a topic and a group's subscription. The caller unlocks the topic, and
-// releases it.
+// subscribed returns a topic and a group's subscription, which does not change while it is
+// read. The caller ends that, and releases the topic.
 func (s *Service) subscribed(
 	ctx context.Context, c Caller, topic, name string,
-) (l *serving.OpenTopic, sub *storage.Subscription, err error) {
+) (l *serving.OpenTopic, sub *storage.Subscription, reading storage.Read, err error) {
 	t, err := s.find(c, topic, subscriber)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, reading, err
 	}
-	if l, err = s.topics.Open(ctx, t); err != nil {
-		return nil, nil, err
+	if l, err = s.engine.Topics.Open(ctx, t); err != nil {
+		return nil, nil, reading, err
 	}
-	t.Lock.RLock()
+	reading = t.Reading()
 	if sub = t.Subscription(name); sub == nil {
-		t.Lock.RUnlock()
+		reading.End()
 		l.Release()
-		return nil, nil, refusal.NoSubscription(topic, name)
+		return nil, nil, reading, refusal.NoSubscription(topic, name)
 	}
-	return l, sub, nil
+	return l, sub, reading, nil
 }
 
 // Subscription returns a subscription with its places.
 func (s *Service) Subscription(ctx context.Context, c Caller, topic, name string) (*topicv1.Subscription, error) {
-	l, sub, err := s.subscribed(ctx, c, topic, name)
+	l, sub, reading, err := s.subscribed(ctx, c, topic, name)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	defer l.Lock.RUnlock()
-	if err := s.sources.Follow(ctx, l); err != nil {
+	defer reading.End()
+	if err := s.engine.Sources.Follow(ctx, l); err != nil {
 		return nil, err
 	}
 	return serving.ShowSubscription(l, sub, true), nil
@@ -96,13 +95,12 @@ func (s *Service) Subscriptions(
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.topics.Open(ctx, t)
+	l, err := s.engine.Topics.Open(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	t.Lock.RLock()
-	defer t.Lock.RUnlock()
+	defer t.Reading().End()
 	size := PageSize(r.GetPageSize())
 	answer := &topicv1.ListSubscriptionsResponse{}
 	for _, sub := range t.Subscriptions() {
@@ -141,25 +139,25 @@ func (s *Service) Seek(
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.topics.Open(ctx, t)
+	l, err := s.engine.Topics.Open(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
 	answer := &topicv1.SeekSubscriptionResponse{}
 	err = s.audited(ctx, c, "SeekSubscription", r, func() (err error) {
-		answer.Seeks, err = s.subscriptions.Seek(ctx, l, r)
+		answer.Seeks, err = s.engine.Subscriptions.Seek(ctx, l, r)
 		return err
 	})
 	if err == nil && !r.GetDryRun() {
-		err = s.flusher.Wait(ctx, r.GetGroup(), l.Parts...)
+		err = s.engine.Flusher.Wait(ctx, r.GetGroup(), l.Parts...)
 	}
 	return answer, err
 }
 
 // Unpark delivers messages again that wait with their keys, and returns how many.
 func (s *Service) Unpark(ctx context.Context, c Caller, topic, name string, keys []string) (int64, error) {
-	l, _, err := s.subscribed(ctx, c, topic, name)
+	l, _, reading, err := s.subscribed(ctx, c, topic, name)
 	if err != nil {
 		return 0, err
 	}
@@ -174,9 +172,9 @@ func (s *Service) Unpark(ctx context.Context, c Caller, topic, name string, keys
 		messages, err = g.Unpark(ctx, keys)
 		return err
 	})
-	l.Lock.RUnlock()
+	reading.End()
 	if err == nil && messages > 0 {
-		err = s.flusher.Wait(ctx, name, l.Parts...)
+		err = s.engine.Flusher.Wait(ctx, name, l.Parts...)
 	}
 	return messages, err
 }
@@ -189,7 +187,7 @@ func (s *Service) ask(
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.topics.Open(ctx, t)
+	l, err := s.engine.Topics.Open(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -200,11 +198,10 @@ func (s *Service) ask(
 	var d *topicv1.Subscription
 	call := string(request.ProtoReflect().Descriptor().Name())
 	err = s.audited(ctx, c, call[:len(call)-len("Request")], request, func() error {
-		if _, err := s.subscriptions.Transition(ctx, l, name, tr, c.Principal); err != nil {
+		if _, err := s.engine.Subscriptions.Transition(ctx, l, name, tr, c.Principal); err != nil {
 			return err
 		}
-		t.Lock.RLock()
-		defer t.Lock.RUnlock()
+		defer t.Reading().End()
 		if sub := t.Subscription(name); sub != nil {
 			d = serving.ShowSubscription(l, sub, true)
 		}
@@ -215,18 +212,18 @@ func (s *Service) ask(
 
 // Heartbeat says that the group is alive.
 func (s *Service) Heartbeat(ctx context.Context, c Caller, topic, name string) (*topicv1.HeartbeatResponse, error) {
-	l, sub, err := s.subscribed(ctx, c, topic, name)
+	l, sub, reading, err := s.subscribed(ctx, c, topic, name)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
 	state, generation := sub.State, sub.Row.Generation
-	l.Lock.RUnlock()
+	reading.End()
 	if g := l.Group(name); g != nil {
 		l.RecordHeartbeat(g, s.cfg.Clock())
 	}
 	if state != storage.Active {
-		if state, err = s.subscriptions.Transition(ctx, l, name, storage.Heartbeat, c.Principal); err != nil {
+		if state, err = s.engine.Subscriptions.Transition(ctx, l, name, storage.Heartbeat, c.Principal); err != nil {
 			return nil, err
 		}
 	}

@@ -2,7 +2,6 @@ package topic
 
 import (
 	"context"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -22,16 +21,11 @@ const (
 	maxPage     = 1000
 )
 
-// nameRule says what validName takes.
-const nameRule = "a name is 1 to 255 letters, digits, dots, hyphens or underscores and begins with a letter or digit"
-
-var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
-
 // Configure makes or changes a topic.
 func (s *Service) Configure(
 	ctx context.Context, c Caller, r *topicv1.ConfigureTopicRequest,
 ) (*topicv1.ConfigureTopicResponse, error) {
-	if s.catalog.Topic(r.GetTopic()) != nil {
+	if s.engine.Catalog.Topic(r.GetTopic()) != nil {
 		if _, err := s.find(c, r.GetTopic(), admin); err != nil {
 			return nil, err
 		}
@@ -56,7 +50,7 @@ func (s *Service) Configure(
 func (s *Service) configure(
 	ctx context.Context, c Caller, r *topicv1.ConfigureTopicRequest,
 ) (*topicv1.ConfigureTopicResponse, error) {
-	t := s.catalog.Topic(r.GetTopic())
+	t := s.engine.Catalog.Topic(r.GetTopic())
 	if t == nil {
 		if r.GetEtag() != "" {
 			return nil, refusal.New(refusal.TopicExists, "there is no topic %.255q, and the etag is one's", r.GetTopic())
@@ -65,13 +59,13 @@ func (s *Service) configure(
 		if err != nil {
 			return nil, err
 		}
-		if s.catalog.Count() >= maxTopics {
+		if s.engine.Catalog.Count() >= maxTopics {
 			return nil, refusal.New(refusal.TooMany, "there are %d topics", maxTopics)
 		}
 		if r.GetDryRun() {
 			would := &topicv1.Topic{Name: r.GetTopic(), Config: config, Warnings: warnings}
 			return &topicv1.ConfigureTopicResponse{Topic: would, Created: true},
-				s.sources.Check(ctx, c.Operator, r.GetTopic(), config)
+				s.engine.Sources.Check(ctx, c.Operator, r.GetTopic(), config)
 		}
 		t, created, err := s.create(ctx, c, r.GetTopic(), config, r.GetPreset())
 		if err != nil {
@@ -84,21 +78,16 @@ func (s *Service) configure(
 	return s.reconfigure(ctx, t, r)
 }
 
-// create makes a topic. Its maker is its first administrator.
+// create makes a topic. Its maker is its first administrator, unless it is an operator, who may
+// do everything anyway.
 func (s *Service) create(
 	ctx context.Context, c Caller, name string, config *topicv1.TopicConfig, p topicv1.Preset,
 ) (*storage.Topic, bool, error) {
-	if !validName.MatchString(strings.TrimSuffix(name, storage.DeadLetterSuffix)) {
-		return nil, false, refusal.New(refusal.InvalidArgument, nameRule)
-	}
-	if err := s.sources.Check(ctx, c.Operator, name, config); err != nil {
-		return nil, false, err
-	}
 	first := c.Principal
 	if c.Operator {
-		first = "" // may do everything anyway
+		first = ""
 	}
-	t, created, err := s.catalog.Create(ctx, name, config, p, first)
+	t, created, err := s.engine.CreateTopic(ctx, name, config, p, c.Operator, first)
 	if created {
 		s.cfg.Logger.Info("topic made", "topic", name, "semantics", config.GetSemantics().String(), "by", c.Principal)
 	}
@@ -111,16 +100,15 @@ func (s *Service) Topic(ctx context.Context, c Caller, name string) (*topicv1.To
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.topics.Open(ctx, t)
+	l, err := s.engine.Topics.Open(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	if err := s.sources.Follow(ctx, l); err != nil {
+	if err := s.engine.Sources.Follow(ctx, l); err != nil {
 		return nil, err
 	}
-	t.Lock.RLock()
-	defer t.Lock.RUnlock()
+	defer t.Reading().End()
 	d := s.describe(t, nil)
 	for n, p := range l.Parts {
 		p.Do(func(m *machine.Machine) {
@@ -156,7 +144,7 @@ func (s *Service) Topics(
 	_ context.Context, c Caller, r *topicv1.ListTopicsRequest,
 ) (*topicv1.ListTopicsResponse, error) {
 	size := PageSize(r.GetPageSize())
-	list := s.catalog.Topics(r.GetPageToken(), size+1, func(t *storage.Topic) bool {
+	list := s.engine.Catalog.Topics(r.GetPageToken(), size+1, func(t *storage.Topic) bool {
 		return !t.View().Deleting && s.allowed(c, t, anyRole)
 	})
 	answer := &topicv1.ListTopicsResponse{}
@@ -165,9 +153,9 @@ func (s *Service) Topics(
 		answer.NextPageToken = list[size-1].Name
 	}
 	for _, t := range list {
-		t.Lock.RLock()
+		reading := t.Reading()
 		answer.Topics = append(answer.Topics, s.describe(t, nil))
-		t.Lock.RUnlock()
+		reading.End()
 	}
 	return answer, nil
 }
@@ -175,7 +163,7 @@ func (s *Service) Topics(
 // Delete removes a topic with its messages, its subscriptions and its dead letters: who
 // makes a topic of that name later is to find nothing of it.
 func (s *Service) Delete(ctx context.Context, c Caller, name string) error {
-	t := s.catalog.Topic(name)
+	t := s.engine.Catalog.Topic(name)
 	if t == nil || !t.View().Deleting || !s.allowed(c, t, admin) { // else an earlier call did not come to its end
 		var err error
 		if t, err = s.find(c, name, admin); err != nil {
@@ -187,57 +175,17 @@ func (s *Service) Delete(ctx context.Context, c Caller, name string) error {
 			return err
 		}
 		s.cfg.Logger.Info("topic removed", "topic", name, "by", c.Principal)
-		return s.finish(context.WithoutCancel(ctx), t)
+		return s.engine.FinishRemoval(context.WithoutCancel(ctx), t)
 	})
 }
 
 // mark says that a topic is being removed, for good.
 func (s *Service) mark(ctx context.Context, t *storage.Topic) error {
-	t.Lock.Lock()
-	defer t.Lock.Unlock()
+	defer t.Changing().End()
 	if t.View().Deleting {
 		return nil
 	}
-	return s.catalog.Deleting(ctx, t)
-}
-
-// finish ends a topic that is marked, unless that has been done.
-func (s *Service) finish(ctx context.Context, t *storage.Topic) error {
-	t.Lock.Lock()
-	defer t.Lock.Unlock()
-	if s.catalog.Topic(t.Name) != t {
-		return nil
-	}
-	return s.remove(ctx, t)
-}
-
-// remove ends a topic that is being deleted, and before it that of its dead letters. It may
-// be repeated.
-func (s *Service) remove(ctx context.Context, t *storage.Topic) error {
-	if d := s.catalog.Topic(t.Name + storage.DeadLetterSuffix); d != nil {
-		if err := s.removeLetters(ctx, d); err != nil {
-			return err
-		}
-	}
-	s.topics.End(t.Number, topicDeleted)
-	if err := s.cfg.Log.Delete(ctx, t.Number); err != nil {
-		return err
-	}
-	return s.catalog.Remove(ctx, t)
-}
-
-const topicDeleted = "TOPIC_DELETED"
-
-// removeLetters ends a topic of dead letters. The lock of the topic whose they are is held.
-func (s *Service) removeLetters(ctx context.Context, d *storage.Topic) error {
-	d.Lock.Lock()
-	defer d.Lock.Unlock()
-	if !d.View().Deleting {
-		if err := s.catalog.Deleting(ctx, d); err != nil {
-			return err
-		}
-	}
-	return s.remove(ctx, d)
+	return s.engine.Catalog.Deleting(ctx, t)
 }
 
 // Recommend says which mode suits a load.
@@ -279,8 +227,7 @@ func (s *Service) RemoveBinding(ctx context.Context, c Caller, r *topicv1.Remove
 }
 
 func (s *Service) bind(ctx context.Context, t *storage.Topic, principal string, role topicv1.Role) error {
-	t.Lock.Lock()
-	defer t.Lock.Unlock()
+	defer t.Changing().End()
 	v := t.View()
 	if v.Deleting {
 		return refusal.Forbidden(t.Name)
@@ -288,11 +235,11 @@ func (s *Service) bind(ctx context.Context, t *storage.Topic, principal string, 
 	if _, ok := v.Bindings[principal]; !ok && len(v.Bindings) >= maxBindings {
 		return refusal.New(refusal.TooMany, "topic %q has %d bindings", t.Name, maxBindings)
 	}
-	if err := s.catalog.Bind(ctx, t, principal, role); err != nil {
+	if err := s.engine.Catalog.Bind(ctx, t, principal, role); err != nil {
 		return err
 	}
 	for _, o := range s.sessionsOf(principal) {
-		if at := s.catalog.Topic(o.Group().Topic()); at != nil && !s.allowed(o.caller, at, subscriber) {
+		if at := s.engine.Catalog.Topic(o.Group().Topic()); at != nil && !s.allowed(o.caller, at, subscriber) {
 			o.End(forbiddenReason)
 		}
 	}

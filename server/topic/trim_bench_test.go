@@ -82,7 +82,7 @@ func besideTrims(b *testing.B, backlog int, each time.Duration) {
 	slices.Sort(list)
 	b.ReportMetric(list[len(list)/2].Seconds()*1000, "p50-ms")
 	b.ReportMetric(list[len(list)*95/100].Seconds()*1000, "p95-ms")
-	b.ReportMetric(float64(s.counters.Trimmed.Load()), "removed")
+	b.ReportMetric(float64(s.engine.Counters.Trimmed.Load()), "removed")
 }
 
 // tallied runs a member of the group g that acknowledges all it gets and says how much that is.

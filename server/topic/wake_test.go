@@ -33,9 +33,9 @@ func TestCancelledReceiveWakesAnother(t *testing.T) {
 		x.publish("t", 0, 1)
 		x.restart()
 		synctest.Wait() // what follows the log has looked at it
-		log := &hangingLog{Log: x.sources.Log}
+		log := &hangingLog{Log: x.engine.Sources.Log}
 		log.on.Store(true)
-		x.sources.Log = log
+		x.engine.Sources.Log = log
 		a, err := x.Attach(t.Context(), op, &topicv1.Attach{Topic: "t", Group: "g", Member: "a"}, true)
 		if err != nil {
 			t.Fatal(err)

@@ -54,7 +54,7 @@ func newTopicFixture(t *testing.T) *topicFixture {
 		testkit.Must(t, <-done)
 	})
 	cfg := r.manager.cfg
-	cfg.Topics = r.topics.Letters()
+	cfg.Topics = r.topics.DeadLetters()
 	r.manager, err = New(cfg)
 	testkit.Must(t, err)
 	return r
@@ -309,7 +309,9 @@ type away struct{ TopicLetters }
 
 var errAway = errors.New("no server answers")
 
-func (away) Scan(context.Context, topic.DeadLetterSelection, topic.DeadLetterPlace, func(topic.DeadLetter) error) error {
+func (away) Scan(
+	context.Context, topic.DeadLetterSelection, topic.DeadLetterPlace, func(topic.DeadLetter) error,
+) error {
 	return errAway
 }
 func (away) There(context.Context, []topic.DeadLetter) ([]bool, error) { return nil, errAway }

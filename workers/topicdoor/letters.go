@@ -18,7 +18,7 @@ import (
 )
 
 // Letters finds the dead letters of all topics, in the slots of the servers. Its lists are in
-// the order of the slots, and in each as those of package letters: a list resumes at a
+// the order of the slots, and in each as those of a DeadLetterStore: a list resumes at a
 // place, whose topic says the slot, whoever has it then.
 //
 // A call that finds no owner is repeated for a while: to read does nothing, and what is done

@@ -5,7 +5,7 @@
 // passed on, in whose name, and how the dead letters of all slots are read one slot after the
 // other. It knows neither topics nor who owns what. Operators were let in before.
 //
-// Concurrency: everything may be used by many goroutines.
+// Concurrency: everything is safe for concurrent use.
 package topicdoor
 
 import (

@@ -16,7 +16,7 @@ import (
 // AdminConfig is what a Server works with.
 type AdminConfig struct {
 	Topics *topic.Admin // nil: this mode has none, and calls answer so, or Route finds them
-	// Route, if given, finds the service of each call, see topicapi.With, or passes it on.
+	// Route, if given, finds the service of each call, see With, or passes it on.
 	Route connect.Interceptor
 	Audit *audit.Log
 	// Operator names who calls.
@@ -84,7 +84,9 @@ func (s *AdminServer) RemoveGroup(
 }
 
 // Resurrect implements TopicAdminService.
-func (s *AdminServer) Resurrect(ctx context.Context, req *topicv1.ResurrectRequest) (*topicv1.ResurrectResponse, error) {
+func (s *AdminServer) Resurrect(
+	ctx context.Context, req *topicv1.ResurrectRequest) (*topicv1.ResurrectResponse, error,
+) {
 	t, err := s.topics(ctx)
 	if err != nil {
 		return nil, err

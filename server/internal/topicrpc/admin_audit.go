@@ -23,7 +23,9 @@ const (
 )
 
 // ListAudit implements TopicAdminService.
-func (s *AdminServer) ListAudit(ctx context.Context, req *topicv1.ListAuditRequest) (*topicv1.ListAuditResponse, error) {
+func (s *AdminServer) ListAudit(
+	ctx context.Context, req *topicv1.ListAuditRequest) (*topicv1.ListAuditResponse, error,
+) {
 	if _, err := s.topics(ctx); err != nil {
 		return nil, err
 	}

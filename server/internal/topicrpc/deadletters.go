@@ -56,7 +56,7 @@ func (s *DeadLetterServer) letters(ctx context.Context) (*topic.DeadLetterStore,
 	if of == nil {
 		return nil, ErrMode
 	}
-	return of.Letters(), nil
+	return of.DeadLetters(), nil
 }
 
 // errFull ends a scan.

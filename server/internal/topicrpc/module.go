@@ -25,7 +25,7 @@ import (
 	"github.com/parley-chat/parley/workers/ops"
 )
 
-// ModuleConfig is what a Plane stands on. All fields are required but those of an installation.
+// ModuleConfig holds the dependencies of a Module. All fields are required but those of an installation.
 type ModuleConfig struct {
 	Backend  *backend.Backend
 	Clock    func() time.Time
@@ -68,7 +68,7 @@ type Module struct {
 	logs         topicstore.Counters // of an installation of many servers
 }
 
-// NewModule makes a Plane, and takes the topics over where the mode has them.
+// NewModule makes a Module, and takes the topics over where the mode has them.
 func NewModule(ctx context.Context, cfg ModuleConfig) (_ *Module, err error) {
 	p := &Module{cfg: cfg, streams: NewStreams(cfg.Revoked), sums: newSums()}
 	b := cfg.Backend
@@ -150,7 +150,7 @@ func (p *Module) Letters() deadletter.TopicLetters {
 	if p.service == nil {
 		return nil
 	}
-	return p.service.Letters()
+	return p.service.DeadLetters()
 }
 
 // OfUsers are the services as users reach them.

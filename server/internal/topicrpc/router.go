@@ -25,7 +25,7 @@ const (
 	pause           = 100 * time.Millisecond // between two tries
 )
 
-// Slots are the slots as this process knows them; *plane.Plane is it.
+// Slots are the slots as this process knows them; *topic.SlotManager implements them.
 type Slots interface {
 	// Slots is how many there are.
 	Slots() int

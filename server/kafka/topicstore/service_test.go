@@ -284,7 +284,7 @@ func (s *service) fails(t *testing.T, name, group, want string) {
 
 func (s *service) letters(t *testing.T) (list []topic.DeadLetter) {
 	t.Helper()
-	err := s.Letters().Scan(t.Context(), topic.DeadLetterSelection{}, topic.DeadLetterPlace{}, func(l topic.DeadLetter) error {
+	err := s.DeadLetters().Scan(t.Context(), topic.DeadLetterSelection{}, topic.DeadLetterPlace{}, func(l topic.DeadLetter) error {
 		list = append(list, l)
 		return nil
 	})
@@ -323,7 +323,7 @@ func testRedriveOnKafka(t *testing.T, b *kafkatest.Broker) {
 	testkit.Eventually(t, "the letter is there", func() bool { return len(s.letters(t)) == 1 })
 	l := s.letters(t)[0]
 	for range 2 { // as after a crash
-		if err := s.Letters().Redrive(t.Context(), l); err != nil {
+		if err := s.DeadLetters().Redrive(t.Context(), l); err != nil {
 			t.Fatal(err)
 		}
 	}

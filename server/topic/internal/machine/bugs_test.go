@@ -173,7 +173,7 @@ var bugs = []bug{
 	{name: "a dead letter is acknowledged before it is stored", after: "nack", finds: "",
 		do: func(_ *world, g *modelGroup, _ *modelMember) {
 			for _, r := range g.real.fails.Dying.Runs() {
-				g.real.Buried(r.From)
+				g.real.MarkDeadLettered(r.From)
 			}
 		}},
 	{name: "seeking back keeps what is acknowledged", after: "seek", finds: "has acknowledged",

@@ -131,7 +131,7 @@ func (d *delivery) deferOne(batch *commitlog.Batch, i int) {
 	if d.fails.Dying.Contains(position) {
 		if key = batch.Key(i); !d.waits(key, position) {
 			d.ready.Remove(position, position+1)
-			d.keys.Hold(key, position) // until Buried
+			d.keys.Hold(key, position) // until MarkDeadLettered
 		}
 		return
 	}

@@ -208,7 +208,7 @@ func (w *world) letters() {
 	if g == nil {
 		return
 	}
-	for _, l := range g.real.Letters(nil) {
+	for _, l := range g.real.TakeUndeliverable(nil) {
 		if !g.letters[l.Position] || l.Attempts < g.config.MaxAttempts || l.Moves != g.moves {
 			w.fail("%s: a letter of %d, %d attempts after %d moves", g.config.Name, l.Position, l.Attempts, l.Moves)
 		}
@@ -222,7 +222,7 @@ func (w *world) letters() {
 			continue
 		}
 		w.log("buried %d of %s", p, g.config.Name)
-		g.real.Buried(p)
+		g.real.MarkDeadLettered(p)
 		delete(g.dying, p)
 		w.m.acknowledge(g, p)
 	}

@@ -198,22 +198,22 @@ func ordered(list []Parked, begin int) []Parked {
 	return list
 }
 
-// Exhaust makes a letter of a position.
+// Exhaust makes the message at a position undeliverable.
 func (t *failureTable) Exhaust(l Undeliverable) {
 	t.Dying.Add(l.Position, l.Position+1)
 	t.letters = append(t.letters, l)
 }
 
-// Letters appends those that no call has returned before.
-func (t *failureTable) Letters(dst []Undeliverable) []Undeliverable {
+// TakeUndeliverable appends those that no call has returned before.
+func (t *failureTable) TakeUndeliverable(dst []Undeliverable) []Undeliverable {
 	dst = append(dst, t.letters...)
 	clear(t.letters)
 	t.letters = t.letters[:0]
 	return dst
 }
 
-// Buried reports whether a position was dying, which it is not any more.
-func (t *failureTable) Buried(position int64) bool {
+// MarkDeadLettered reports whether a position was dying, which it is not any more.
+func (t *failureTable) MarkDeadLettered(position int64) bool {
 	was := t.Dying.Contains(position)
 	t.Dying.Remove(position, position+1)
 	return was

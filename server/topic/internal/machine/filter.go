@@ -32,7 +32,7 @@ type Messages interface {
 	Header(i int, name string) (string, bool)
 }
 
-// Filter is a compiled filter. It does not change and may be used by many goroutines.
+// Filter is a compiled filter. It does not change and is safe for concurrent use.
 type Filter struct {
 	clauses []clause
 	key     string

@@ -370,7 +370,7 @@ func (g *GroupState) Stats() Stats {
 	delayed, parked := g.fails.Waiting()
 	s := Stats{
 		Start: g.start, Floor: g.Floor(), Pending: pending.Count(0, g.p.end),
-		Retrying: int64(delayed), Parked: int64(parked), Letters: g.fails.Dying.Count(0, g.p.end),
+		Retrying: int64(delayed), Parked: int64(parked), Undeliverable: g.fails.Dying.Count(0, g.p.end),
 		Members: len(g.members), Processed: g.processed, Filtered: g.filtered, Failed: g.failed, Missed: g.missed,
 	}
 	for _, m := range g.members {

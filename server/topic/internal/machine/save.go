@@ -117,9 +117,9 @@ func buries(c *Config, s State, attempts int) bool {
 	return (s == Active || s == Paused) && c.Exhausted == DeadLetter && attempts >= c.MaxAttempts
 }
 
-// HasLetters reports whether a saved cursor of a group has messages that failed too often and are
-// to be stored as dead letters: Letters has them after Restore. Error: ErrCursor.
-func HasLetters(c *Config, s State, saved []byte) (bool, error) {
+// HasUndeliverable reports whether a saved cursor of a group has messages that failed too often and are
+// to be stored as dead letters: TakeUndeliverable returns them after Restore. Error: ErrCursor.
+func HasUndeliverable(c *Config, s State, saved []byte) (bool, error) {
 	d, err := DecodeCursor(saved, Window)
 	if err != nil {
 		return false, ErrCursor

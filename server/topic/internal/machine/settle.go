@@ -228,13 +228,15 @@ func (g *GroupState) exhaust(position int64, attempts int, reason string) {
 	g.fails.Exhaust(Undeliverable{Position: position, Attempts: attempts, Reason: reason, Moves: g.moves})
 }
 
-// Letters appends the messages to be stored as dead letters that no call has returned
+// TakeUndeliverable appends the messages to be stored as dead letters that no call has returned
 // before. A restore makes those that are not buried letters again, without their reasons.
-func (g *GroupState) Letters(dst []Undeliverable) []Undeliverable { return g.fails.Letters(dst) }
+func (g *GroupState) TakeUndeliverable(dst []Undeliverable) []Undeliverable {
+	return g.fails.TakeUndeliverable(dst)
+}
 
-// Buried acknowledges a letter once it is stored.
-func (g *GroupState) Buried(position int64) {
-	if g.fails.Buried(position) {
+// MarkDeadLettered acknowledges a letter once it is stored.
+func (g *GroupState) MarkDeadLettered(position int64) {
+	if g.fails.MarkDeadLettered(position) {
 		g.ready.Remove(position, position+1) // in order of key, if Next has not come to it
 		g.done(position, position+1)
 	}

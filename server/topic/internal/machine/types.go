@@ -55,7 +55,7 @@ type Exhausted int
 
 // What becomes of it.
 const (
-	DeadLetter Exhausted = iota // Letters has it; Buried acknowledges it
+	DeadLetter Exhausted = iota // TakeUndeliverable returns it; MarkDeadLettered acknowledges it
 	ParkKey                     // it waits, and with it what has its key
 	Discard                     // it is acknowledged
 )
@@ -128,7 +128,7 @@ type Stats struct {
 	Start, Floor                int64
 	Pending                     int64 // required and not acknowledged
 	InFlight, Retrying          int64
-	Parked, Letters             int64
+	Parked, Undeliverable       int64
 	Members                     int
 	Processed, Filtered, Failed int64 // since the group began
 	Missed                      int64 // trimmed before it had acknowledged them

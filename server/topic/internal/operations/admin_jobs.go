@@ -33,7 +33,7 @@ func (a *Admin) RunJob(ctx context.Context, by string, r *topicv1.RunJobRequest)
 	}
 	answer := &topicv1.RunJobResponse{}
 	err := a.audited(ctx, by, "RunJob", r, func() (string, error) {
-		report, err := a.cfg.Jobs.RunNow(ctx, k)
+		report, err := a.jobs.RunNow(ctx, k)
 		answer.Run = runOf(report)
 		return answer.Run.GetProblem(), err
 	})
@@ -56,7 +56,7 @@ func runOf(r JobReport) *topicv1.JobRun {
 
 // Jobs returns the jobs, when they run, and what their last runs did.
 func (a *Admin) Jobs() *topicv1.GetJobsResponse {
-	schedule, list := a.cfg.Jobs.Status()
+	schedule, list := a.jobs.Status()
 	answer := &topicv1.GetJobsResponse{Schedule: schedule}
 	for _, s := range list {
 		j := &topicv1.JobStatus{Every: durationpb.New(s.Every), Batch: s.Batch, Running: s.Running}

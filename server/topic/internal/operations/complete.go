@@ -25,9 +25,9 @@ func (a *Admin) ForceComplete(
 		return nil, err
 	}
 	c := completion{r: r, before: make([]int64, len(l.Parts)), answer: &topicv1.ForceCompleteResponse{}}
-	at := a.cfg.Clock().Add(-r.GetOlderThan().AsDuration())
+	at := a.engine.Clock().Add(-r.GetOlderThan().AsDuration())
 	for n, p := range l.Parts {
-		if c.before[n], err = a.cfg.Reader(l.Topic).PositionAt(ctx, p.Address, at); err != nil {
+		if c.before[n], err = a.engine.Sources.Reader(l.Topic).PositionAt(ctx, p.Address, at); err != nil {
 			return nil, err
 		}
 	}
@@ -40,7 +40,7 @@ func (a *Admin) ForceComplete(
 		}
 		d := c.answer
 		return fmt.Sprintf("%d orphaned, %d released, %d skipped", d.GetOrphaned(), d.GetReleased(), d.GetSkipped()),
-			a.cfg.Stored(ctx, l, r.GetGroup())
+			a.engine.Stored(ctx, l, r.GetGroup())
 	})
 	if err != nil {
 		return nil, err
@@ -73,8 +73,7 @@ type completion struct {
 
 // all does it in all partitions. Subscriptions do not change meanwhile.
 func (c *completion) all(l *serving.OpenTopic) error {
-	l.Lock.RLock()
-	defer l.Lock.RUnlock()
+	defer l.Reading().End()
 	for _, sub := range l.Subscriptions() {
 		if c.r.GetGroup() != "" && c.r.GetGroup() != sub.Group {
 			continue

@@ -29,7 +29,7 @@ type undeliverableJob struct {
 	due   time.Time // of the next try
 }
 
-// Undeliverable passes letters of a group to the goroutine that stores them. Each message is in
+// Undeliverable passes messages of a group to the goroutine that stores them. Each message is in
 // one job at most, so the window of the groups bounds them.
 func (j *Jobs) Undeliverable(t *storage.Topic, g *serving.Group, part int, letters []machine.Undeliverable) {
 	j.queue(&undeliverableJob{group: g, topic: t, part: part, letters: letters})
@@ -53,9 +53,9 @@ func (j *Jobs) queue(job *undeliverableJob) {
 	j.letters = append(j.letters, job)
 }
 
-// takeLetters takes the first job that is due. If none is, it returns in how long one will
+// takeDeadLetters takes the first job that is due. If none is, it returns in how long one will
 // be: at most letterLast.
-func (j *Jobs) takeLetters() (job *undeliverableJob, in time.Duration) {
+func (j *Jobs) takeDeadLetters() (job *undeliverableJob, in time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	in = deadLetterLastPause
@@ -70,12 +70,12 @@ func (j *Jobs) takeLetters() (job *undeliverableJob, in time.Duration) {
 	return nil, in
 }
 
-// runLetters stores dead letters. A message is acknowledged for its group once it is
+// runDeadLetters stores dead letters. A message is acknowledged for its group once it is
 // stored; until then it stays where it is. What cannot be stored goes to the back, so that
 // it holds up nobody else's.
-func (j *Jobs) runLetters(ctx context.Context) {
+func (j *Jobs) runDeadLetters(ctx context.Context) {
 	for {
-		job, in := j.takeLetters()
+		job, in := j.takeDeadLetters()
 		if job == nil {
 			select {
 			case <-ctx.Done():
@@ -85,28 +85,28 @@ func (j *Jobs) runLetters(ctx context.Context) {
 			}
 			continue
 		}
-		if err := j.tryLetters(ctx, job); err != nil {
+		if err := j.tryDeadLetters(ctx, job); err != nil {
 			if ctx.Err() != nil {
 				return
 			}
 			job.due = time.Now().Add(wait.Doubled(deadLetterFirstPause, deadLetterLastPause, job.tries))
 			job.tries++
-			j.cfg.Logger.Error("dead letters cannot be stored, trying again", "topic", job.topic.Name,
+			j.engine.Logger.Error("dead letters cannot be stored, trying again", "topic", job.topic.Name,
 				"group", job.group.Name(), "letters", len(job.letters), "error", err)
 			j.queue(job)
 		}
 	}
 }
 
-// tryLetters stores the letters of a job, unless its group has ended: another one of the
+// tryDeadLetters stores the dead letters of a job, unless its group has ended: another one of the
 // same names has messages of its own.
-func (j *Jobs) tryLetters(ctx context.Context, job *undeliverableJob) error {
+func (j *Jobs) tryDeadLetters(ctx context.Context, job *undeliverableJob) error {
 	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 	defer cancel()
 	if job.topic.View().Deleting {
 		return nil
 	}
-	l, err := j.cfg.Open(ctx, job.topic)
+	l, err := j.engine.Topics.Open(ctx, job.topic)
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (j *Jobs) tryLetters(ctx context.Context, job *undeliverableJob) error {
 	if g != job.group {
 		return nil
 	}
-	to, err := j.cfg.Graveyard(ctx, l)
+	to, err := j.engine.OpenDeadLetters(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (j *Jobs) tryLetters(ctx context.Context, job *undeliverableJob) error {
 	for len(job.letters) > 0 && err == nil {
 		var n int
 		n, err = b.some(ctx, job.letters)
-		b.buried(job.letters[:n])
+		b.deadLettered(job.letters[:n])
 		job.letters = job.letters[n:]
 	}
 	job.group.Wake(job.part)

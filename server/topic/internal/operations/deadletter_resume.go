@@ -11,18 +11,18 @@ import (
 	"github.com/parley-chat/parley/server/wait"
 )
 
-// resumeLetters opens the topics that have messages which an earlier process was to store as dead
-// letters and did not: opening a topic passes them to Letters. It returns when it has looked at
+// resumeDeadLetters opens the topics that have messages which an earlier process was to store as dead
+// letters and did not: opening a topic passes them to Undeliverable. It returns when it has looked at
 // all topics. Without it they would wait until the topic is used, and be dropped with their group
 // when its heartbeat timeout is over.
-func (j *Jobs) resumeLetters(ctx context.Context) {
+func (j *Jobs) resumeDeadLetters(ctx context.Context) {
 	left := j.topics()
 	for tries := 0; ; tries++ {
 		left = slices.DeleteFunc(left, func(t *storage.Topic) bool {
-			err := j.resumeLettersOf(ctx, t)
+			err := j.resumeDeadLettersOf(ctx, t)
 			if err != nil && ctx.Err() == nil {
-				j.cfg.Counters.JobsFailed.Add(1)
-				j.cfg.Logger.Error("dead letters of an earlier process cannot be looked for, trying again", "topic", t.Name,
+				j.engine.Counters.JobsFailed.Add(1)
+				j.engine.Logger.Error("dead letters of an earlier process cannot be looked for, trying again", "topic", t.Name,
 					"error", err)
 			}
 			return err == nil
@@ -33,27 +33,27 @@ func (j *Jobs) resumeLetters(ctx context.Context) {
 	}
 }
 
-// resumeLettersOf opens a topic if it has such messages. It looks at the stored cursors first, as
+// resumeDeadLettersOf opens a topic if it has such messages. It looks at the stored cursors first, as
 // most topics have none, and an open topic takes memory.
-func (j *Jobs) resumeLettersOf(ctx context.Context, t *storage.Topic) error {
+func (j *Jobs) resumeDeadLettersOf(ctx context.Context, t *storage.Topic) error {
 	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 	defer cancel()
-	groups, err := burying(t)
+	groups, err := deadLettering(t)
 	if err != nil || len(groups) == 0 {
 		return err
 	}
 	for n := range t.View().Config.GetPartitions() {
-		if t.View().Deleting || j.cfg.Opened(t.Number) != nil {
+		if t.View().Deleting || j.engine.Topics.Opened(t.Number) != nil {
 			return nil
 		}
-		has, err := serving.HasUndeliverable(ctx, j.cfg.Store, commitlog.Partition{Topic: t.Number, Number: n}, groups)
+		has, err := serving.HasUndeliverable(ctx, j.engine.Store, commitlog.Partition{Topic: t.Number, Number: n}, groups)
 		if err != nil {
 			return err
 		}
 		if !has {
 			continue
 		}
-		l, err := j.cfg.Open(ctx, t)
+		l, err := j.engine.Topics.Open(ctx, t)
 		if err != nil {
 			return err
 		}
@@ -63,10 +63,9 @@ func (j *Jobs) resumeLettersOf(ctx context.Context, t *storage.Topic) error {
 	return nil
 }
 
-// burying returns the groups of a topic whose messages become dead letters.
-func burying(t *storage.Topic) (groups []serving.StoredGroup, err error) {
-	t.Lock.RLock()
-	defer t.Lock.RUnlock()
+// deadLettering returns the groups of a topic whose messages become dead letters.
+func deadLettering(t *storage.Topic) (groups []serving.StoredGroup, err error) {
+	defer t.Reading().End()
 	for _, sub := range t.Subscriptions() {
 		if sub.Config.GetExhausted() != topicv1.Exhausted_EXHAUSTED_DEAD_LETTER || !storage.Receives(sub.State) {
 			continue

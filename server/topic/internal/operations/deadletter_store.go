@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 
@@ -25,25 +24,11 @@ var ErrNoServer = errors.New("letters: no server that has topics answers")
 // readBytes is how much of a log is read at once.
 const readBytes = 1 << 20
 
-// DeadLettersConfig is what Letters stand on; all of it is required.
-type DeadLettersConfig struct {
-	Catalog *storage.Catalog
-	Logger  *slog.Logger
-	// Reader reads the messages of a topic.
-	Reader func(*storage.Topic) commitlog.Reader
-	// Open returns a topic in use, which is released.
-	Open func(context.Context, *storage.Topic) (*serving.OpenTopic, error)
-	// Append stores messages in a topic, all or none, and returns when they are durable.
-	Append func(context.Context, *serving.OpenTopic, []commitlog.Append) error
-	// Stored returns when what a group has done is durable.
-	Stored func(ctx context.Context, l *serving.OpenTopic, group string) error
-}
+// DeadLetterStore finds the dead letters of all topics.
+type DeadLetterStore struct{ engine *serving.Engine }
 
-// DeadLetterStore finds the letters of all topics.
-type DeadLetterStore struct{ cfg DeadLettersConfig }
-
-// NewDeadLetterStore makes Letters.
-func NewDeadLetterStore(c DeadLettersConfig) *DeadLetterStore { return &DeadLetterStore{c} }
+// NewDeadLetterStore makes a DeadLetterStore.
+func NewDeadLetterStore(e *serving.Engine) *DeadLetterStore { return &DeadLetterStore{e} }
 
 // DeadLetterSelection says which letters are meant; what is empty selects all.
 type DeadLetterSelection struct {
@@ -68,7 +53,9 @@ func (s *DeadLetterSelection) has(p DeadLetterPlace) bool {
 }
 
 // from is where reading a partition of a topic begins; false if there is nothing to read.
-func (s *DeadLetterSelection) from(log string, part commitlog.Partition, after DeadLetterPlace) (position int64, ok bool) {
+func (s *DeadLetterSelection) from(
+	log string, part commitlog.Partition, after DeadLetterPlace) (position int64, ok bool,
+) {
 	position = s.After[part]
 	if after.Log == log {
 		if after.Parked || part.Number < after.Partition {
@@ -93,8 +80,10 @@ func (s *DeadLetterSelection) from(log string, part commitlog.Partition, after D
 // Scan passes the letters that are meant to f, from a place on: by topic, those of one
 // partition in the order in which they failed, then those that are parked. An error of f
 // ends it.
-func (s *DeadLetterStore) Scan(ctx context.Context, sel DeadLetterSelection, from DeadLetterPlace, f func(DeadLetter) error) error {
-	topics := s.cfg.Catalog.Topics("", s.cfg.Catalog.Count(), func(t *storage.Topic) bool {
+func (s *DeadLetterStore) Scan(
+	ctx context.Context, sel DeadLetterSelection, from DeadLetterPlace, f func(DeadLetter) error,
+) error {
+	topics := s.engine.Catalog.Topics("", s.engine.Catalog.Count(), func(t *storage.Topic) bool {
 		return t.Name >= from.Log && !t.View().Deleting && sel.wants(t.Name)
 	})
 	for _, t := range topics {
@@ -119,7 +108,7 @@ func (s *DeadLetterStore) Scan(ctx context.Context, sel DeadLetterSelection, fro
 func (s *DeadLetterStore) scanDead(
 	ctx context.Context, sel *DeadLetterSelection, t *storage.Topic, address commitlog.Partition, at int64, f func(DeadLetter) error,
 ) error {
-	log := s.cfg.Reader(t)
+	log := s.engine.Sources.Reader(t)
 	for {
 		start, end, err := log.Bounds(ctx, address)
 		if err != nil {
@@ -132,7 +121,7 @@ func (s *DeadLetterStore) scanDead(
 		var corrupt *commitlog.CorruptError
 		switch {
 		case errors.As(err, &corrupt):
-			s.cfg.Logger.Error("dead letters cannot be read and are passed over", "topic", t.Name, "partition",
+			s.engine.Logger.Error("dead letters cannot be read and are passed over", "topic", t.Name, "partition",
 				address.Number, "from", corrupt.From, "to", corrupt.To-1, "error", err)
 			at = corrupt.To
 			continue
@@ -152,7 +141,7 @@ func (s *DeadLetterStore) scanDead(
 	}
 }
 
-// batch passes the letters of a batch on.
+// batch passes the dead letters of a batch on.
 func (s *DeadLetterStore) batch(
 	sel *DeadLetterSelection, t *storage.Topic, n int32, b *commitlog.Batch, from int64, f func(DeadLetter) error,
 ) error {
@@ -166,7 +155,7 @@ func (s *DeadLetterStore) batch(
 		}
 		m, err := b.Message(i)
 		if err != nil {
-			s.cfg.Logger.Error("a dead letter cannot be read and is passed over", "id", p.ID(), "error", err)
+			s.engine.Logger.Error("a dead letter cannot be read and is passed over", "id", p.ID(), "error", err)
 			continue
 		}
 		l, err := parseDeadLetter(p, t.Number, m)
@@ -191,7 +180,7 @@ func (s *DeadLetterStore) scanParked(
 	if len(groups) == 0 {
 		return nil
 	}
-	l, err := s.cfg.Open(ctx, t)
+	l, err := s.engine.Topics.Open(ctx, t)
 	if err != nil {
 		if t.View().Deleting {
 			return nil
@@ -218,7 +207,7 @@ func (s *DeadLetterStore) scanParked(
 		})
 		slices.SortFunc(list, func(a, b DeadLetter) int { return a.Place.Compare(b.Place) })
 		for _, letter := range list {
-			if letter.Message, err = readMessage(ctx, s.cfg.Reader(t), p.Address, letter.Position); err != nil {
+			if letter.Message, err = readMessage(ctx, s.engine.Sources.Reader(t), p.Address, letter.Position); err != nil {
 				return err
 			}
 			if letter.Message == nil {
@@ -234,8 +223,7 @@ func (s *DeadLetterStore) scanParked(
 
 // parking lists the groups of a topic that park keys and may have messages, all or one.
 func parking(t *storage.Topic, only string) (groups []string) {
-	t.Lock.RLock()
-	defer t.Lock.RUnlock()
+	defer t.Reading().End()
 	for _, sub := range t.Subscriptions() {
 		if sub.Config.GetExhausted() == topicv1.Exhausted_EXHAUSTED_PARK_KEY && storage.Receives(sub.State) &&
 			(only == "" || only == sub.Group) {
@@ -267,7 +255,7 @@ func readMessage(
 func (s *DeadLetterStore) There(_ context.Context, list []DeadLetter) ([]bool, error) {
 	there := make([]bool, len(list))
 	for i, l := range list {
-		t := s.cfg.Catalog.Topic(l.Place.Log)
+		t := s.engine.Catalog.Topic(l.Place.Log)
 		there[i] = t != nil && t.Number == l.Number && !t.View().Deleting
 	}
 	return there, nil
@@ -281,12 +269,11 @@ func (s *DeadLetterStore) Taken(_ context.Context, l DeadLetter) (bool, error) {
 // taker returns the topic of a letter, nil if the group there does not take messages. Into
 // the events of chats nobody puts one.
 func (s *DeadLetterStore) taker(l DeadLetter) *storage.Topic {
-	t := s.cfg.Catalog.Topic(l.Topic)
+	t := s.engine.Catalog.Topic(l.Topic)
 	if t == nil || t.View().Deleting || (!l.Place.Parked && storage.OfChats(t.View().Config)) {
 		return nil
 	}
-	t.Lock.RLock()
-	defer t.Lock.RUnlock()
+	defer t.Reading().End()
 	if sub := t.Subscription(l.Group); sub == nil || !storage.Receives(sub.State) {
 		return nil
 	}
@@ -302,7 +289,7 @@ func (s *DeadLetterStore) Redrive(ctx context.Context, l DeadLetter) error {
 	if t == nil {
 		return ErrDeadLetterGone
 	}
-	to, err := s.cfg.Open(ctx, t)
+	to, err := s.engine.Topics.Open(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -317,10 +304,11 @@ func (s *DeadLetterStore) Redrive(ctx context.Context, l DeadLetter) error {
 			n = commitlog.PartitionOf(key, int32(len(to.Parts)))
 		}
 	}
-	return s.cfg.Append(ctx, to, []commitlog.Append{{
+	_, err = s.engine.Publisher.Append(ctx, to, []commitlog.Append{{
 		Partition: to.Parts[n].Address, Messages: []*topicv1.TopicMessage{l.back()},
 		Producer: commitlog.Redriven(l.Group, fmt.Sprintf("%d/%s", l.Number, l.Place.ID())),
-	}})
+	}}, false)
+	return err
 }
 
 // Discard gives a message up for its group. A dead letter needs nothing for that: it stays
@@ -333,7 +321,7 @@ func (s *DeadLetterStore) Discard(ctx context.Context, l DeadLetter) error {
 	if t == nil {
 		return ErrDeadLetterGone
 	}
-	of, err := s.cfg.Open(ctx, t)
+	of, err := s.engine.Topics.Open(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -357,5 +345,5 @@ func (s *DeadLetterStore) parked(
 	if !is {
 		return ErrDeadLetterGone
 	}
-	return s.cfg.Stored(ctx, of, l.Group)
+	return s.engine.Stored(ctx, of, l.Group)
 }

@@ -25,7 +25,7 @@ const (
 	maxReason          = 1000    // bytes
 )
 
-// deadLetterWriter stores letters of one group and partition.
+// deadLetterWriter stores the dead letters of one group and partition.
 type deadLetterWriter struct {
 	jobs     *Jobs
 	from, to *serving.OpenTopic
@@ -55,19 +55,19 @@ func (b *deadLetterWriter) some(ctx context.Context, list []machine.Undeliverabl
 	if len(appends) == 0 {
 		return n, nil
 	}
-	err = b.jobs.cfg.Append(ctx, b.to, appends)
+	_, err = b.jobs.engine.Publisher.Append(ctx, b.to, appends, false)
 	if r, ok := refusal.Of(err); ok && r.Reason == refusal.ProducerNumberTooOld {
 		if len(appends) > 1 {
 			b.single = true
 			return 0, nil
 		}
 		appends[0].Producer = commitlog.Producer{} // many positions later: a repetition is not seen any more
-		err = b.jobs.cfg.Append(ctx, b.to, appends)
+		_, err = b.jobs.engine.Publisher.Append(ctx, b.to, appends, false)
 	}
 	if err != nil {
 		return 0, err
 	}
-	b.jobs.cfg.Counters.DeadLetters.Add(int64(len(appends)))
+	b.jobs.engine.Counters.DeadLetters.Add(int64(len(appends)))
 	return n, nil
 }
 
@@ -75,7 +75,7 @@ func (b *deadLetterWriter) some(ctx context.Context, list []machine.Undeliverabl
 // nothing to keep.
 func (b *deadLetterWriter) message(ctx context.Context, position int64) (*topicv1.TopicMessage, error) {
 	if b.batch == nil || position < b.batch.Base || position >= b.batch.End() {
-		batches, err := b.jobs.cfg.Reader(b.from.Topic).Read(ctx, b.from.Parts[b.part].Address, position, 1)
+		batches, err := b.jobs.engine.Sources.Reader(b.from.Topic).Read(ctx, b.from.Parts[b.part].Address, position, 1)
 		var corrupt *commitlog.CorruptError
 		switch {
 		case errors.As(err, &corrupt):
@@ -99,7 +99,7 @@ func (b *deadLetterWriter) message(ctx context.Context, position int64) (*topicv
 }
 
 func (b *deadLetterWriter) lost(position int64, err error) {
-	b.jobs.cfg.Logger.Error("a dead letter cannot be read and is passed over", "topic", b.from.Name,
+	b.jobs.engine.Logger.Error("a dead letter cannot be read and is passed over", "topic", b.from.Name,
 		"partition", b.part, "position", position, "group", b.group.Name(), "error", err)
 }
 
@@ -112,7 +112,7 @@ func (b *deadLetterWriter) letter(letter machine.Undeliverable, m *topicv1.Topic
 		HeaderTopic: b.from.Name, HeaderMessage: fmt.Sprintf("%d-%d", b.part, letter.Position),
 		HeaderGroup: b.group.Name(), HeaderAttempts: strconv.Itoa(letter.Attempts),
 		HeaderError: cut(letter.Reason),
-		HeaderFirst: strconv.FormatInt(b.jobs.cfg.Clock().UnixMilli(), 10),
+		HeaderFirst: strconv.FormatInt(b.jobs.engine.Clock().UnixMilli(), 10),
 	}
 	if b.batch.Address() != "" { // it failed before, and was put back
 		headers[HeaderFirst] = m.GetHeaders()[HeaderFirst]
@@ -148,8 +148,8 @@ func without(headers, others map[string]string) map[string]string {
 	return rest
 }
 
-// buried acknowledges letters that are stored.
-func (b *deadLetterWriter) buried(list []machine.Undeliverable) {
+// deadLettered acknowledges letters that are stored.
+func (b *deadLetterWriter) deadLettered(list []machine.Undeliverable) {
 	p := b.from.Parts[b.part]
 	p.Do(func(m *machine.Machine) {
 		g := m.Group(b.group.Name())
@@ -157,7 +157,7 @@ func (b *deadLetterWriter) buried(list []machine.Undeliverable) {
 			return
 		}
 		for _, letter := range list {
-			g.Buried(letter.Position)
+			g.MarkDeadLettered(letter.Position)
 		}
 	})
 	p.Mark(b.group.Name())

@@ -51,14 +51,14 @@ type silenceSnapshot struct {
 // detectAll runs one cycle.
 func (j *Jobs) detectAll(ctx context.Context, r *run) {
 	s := silenceSnapshot{where: map[string]watched{}, every: j.schedule().Detection}
-	for _, t := range j.cfg.Catalog.Topics("", j.cfg.Catalog.Count(), func(*storage.Topic) bool { return true }) {
+	for _, t := range j.engine.Catalog.Topics("", j.engine.Catalog.Count(), func(*storage.Topic) bool { return true }) {
 		r.Topics++
 		j.collect(t, &s)
 	}
 	j.every.Store(int64(s.every))
 	j.evaluate(ctx, s, r)
 	for _, w := range s.revive {
-		if err := j.move(ctx, w, j.cfg.Revive, "a group with members cannot be revived, trying again"); err != nil {
+		if err := j.move(ctx, w, storage.Heartbeat, "members", "a group with members cannot be revived, trying again"); err != nil {
 			r.failed(err)
 		}
 	}
@@ -66,9 +66,8 @@ func (j *Jobs) detectAll(ctx context.Context, r *run) {
 
 // collect adds the groups of a topic.
 func (j *Jobs) collect(t *storage.Topic, s *silenceSnapshot) {
-	l := j.cfg.Opened(t.Number)
-	t.Lock.RLock()
-	defer t.Lock.RUnlock()
+	l := j.engine.Topics.Opened(t.Number)
+	defer t.Reading().End()
 	for _, sub := range t.Subscriptions() {
 		if sub.Group == storage.QueueGroup {
 			continue
@@ -100,29 +99,29 @@ func (j *Jobs) collect(t *storage.Topic, s *silenceSnapshot) {
 // evaluate marks groups that have been silent for too long. After a pause of the whole
 // process nobody's silence counts: heartbeats may wait where they come in.
 func (j *Jobs) evaluate(ctx context.Context, s silenceSnapshot, r *run) {
-	now := j.cfg.Clock()
+	now := j.engine.Clock()
 	late := !j.nextCycle.IsZero() && now.Sub(j.nextCycle) > s.every
 	j.nextCycle = now.Add(s.every)
-	if failed := j.cfg.Counters.HeartbeatsFailed.Load(); late || failed != j.heartbeatsFailed {
+	if failed := j.engine.Counters.HeartbeatsFailed.Load(); late || failed != j.heartbeatsFailed {
 		j.heartbeatsFailed = failed
 		j.detector.Blind(now)
 	}
 	v := j.detector.Cycle(now, s.groups)
-	j.cfg.Counters.NearTimeout.Store(int64(len(v.Near)))
+	j.engine.Counters.NearTimeout.Store(int64(len(v.Near)))
 	for _, key := range v.Near[:min(len(v.Near), nearLogged)] { // the metric has all of them
-		j.cfg.Logger.Warn("group is silent for four fifths of its timeout", "topic", s.where[key].topic.Name,
+		j.engine.Logger.Warn("group is silent for four fifths of its timeout", "topic", s.where[key].topic.Name,
 			"group", s.where[key].group)
 	}
 	if v.Braked {
 		r.Problem = "so many groups fall silent at once that none is marked dead"
-		j.cfg.Counters.Braked.Add(1)
-		j.cfg.Logger.Error(r.Problem, "active", len(s.groups))
+		j.engine.Counters.Braked.Add(1)
+		j.engine.Logger.Error(r.Problem, "active", len(s.groups))
 	}
 	for _, key := range v.Expired {
 		if r.over() {
 			return
 		}
-		if err := j.move(ctx, s.where[key], j.cfg.Expire, "a dead group cannot be marked, trying again"); err != nil {
+		if err := j.move(ctx, s.where[key], storage.Expire, "heartbeat timeout", "a dead group cannot be marked, trying again"); err != nil {
 			r.failed(err)
 		} else {
 			r.Done++
@@ -133,17 +132,17 @@ func (j *Jobs) evaluate(ctx context.Context, s silenceSnapshot, r *run) {
 // move makes a transition of a group. One that is refused is none: its state has changed
 // meanwhile.
 func (j *Jobs) move(
-	ctx context.Context, w watched, to func(context.Context, *serving.OpenTopic, string) error, failed string,
+	ctx context.Context, w watched, tr storage.Transition, by, failed string,
 ) error {
-	l, err := j.cfg.Open(ctx, w.topic)
+	l, err := j.engine.Topics.Open(ctx, w.topic)
 	if err == nil {
-		err = to(ctx, l, w.group)
+		_, err = j.engine.Subscriptions.Transition(ctx, l, w.group, tr, by)
 		l.Release()
 	}
 	if _, late := refusal.Of(err); err == nil || late {
 		return nil
 	}
-	j.cfg.Counters.DetectionFailed.Add(1)
-	j.cfg.Logger.Error(failed, "topic", w.topic.Name, "group", w.group, "error", err)
+	j.engine.Counters.DetectionFailed.Add(1)
+	j.engine.Logger.Error(failed, "topic", w.topic.Name, "group", w.group, "error", err)
 	return err
 }

@@ -38,8 +38,7 @@ func (a *Admin) Groups(ctx context.Context, r *topicv1.ListGroupsRequest) (*topi
 	if size == 0 {
 		size = defaultPage
 	}
-	l.Lock.RLock()
-	defer l.Lock.RUnlock()
+	defer l.Reading().End()
 	answer := &topicv1.ListGroupsResponse{}
 	for _, sub := range l.Subscriptions() {
 		if sub.Group <= r.GetPageToken() {
@@ -84,7 +83,7 @@ func (a *Admin) health(l *serving.OpenTopic, sub *storage.Subscription) *topicv1
 
 // silence is how long nobody was heard of a group.
 func (a *Admin) silence(row table.Subscription) time.Duration {
-	return max(0, a.cfg.Clock().Sub(time.UnixMilli(max(row.HeartbeatAt, row.SubscribedAt))))
+	return max(0, a.engine.Clock().Sub(time.UnixMilli(max(row.HeartbeatAt, row.SubscribedAt))))
 }
 
 // overdue is for how long something of a group has been due without being done.
@@ -165,7 +164,7 @@ func (a *Admin) Metrics(ctx context.Context, topic, group string) (*topicv1.GetG
 	}
 	if g := l.Group(group); g != nil {
 		if g.Members() == 0 {
-			g.Meter.Rest(a.cfg.Clock())
+			g.Meter.Rest(a.engine.Clock())
 		}
 		perSecond, processing := g.Meter.Speed()
 		answer.MessagesPerSecond = perSecond
@@ -224,7 +223,7 @@ func (a *Admin) Remove(
 		each(l, r.GetGroup(), func(_ *serving.Partition, _ *machine.Machine, g *machine.GroupState) {
 			answer.Released += g.Stats().Pending
 		})
-		if err := a.cfg.Move(ctx, l, r.GetGroup(), storage.Cancel, by); err != nil {
+		if _, err := a.engine.Subscriptions.Transition(ctx, l, r.GetGroup(), storage.Cancel, by); err != nil {
 			return "", err
 		}
 		err := a.drop(ctx, l, r.GetGroup())
@@ -257,7 +256,7 @@ func drain(ctx context.Context, l *serving.OpenTopic, group string, limit time.D
 // drop deletes a subscription that is cancelled. Another call may have been faster, or it was
 // created again.
 func (a *Admin) drop(ctx context.Context, l *serving.OpenTopic, group string) error {
-	_, err := a.cfg.Jobs.Drop(ctx, l, func(sub *storage.Subscription) bool {
+	_, err := a.jobs.Drop(ctx, l, func(sub *storage.Subscription) bool {
 		return sub.Group == group && sub.State == storage.Cancelled
 	})
 	return err
@@ -278,11 +277,10 @@ func (a *Admin) Resurrect(
 	}
 	answer := &topicv1.ResurrectResponse{}
 	err = a.audited(ctx, by, "Resurrect", r, func() (string, error) {
-		if err := a.cfg.Move(ctx, l, r.GetGroup(), tr, by); err != nil {
+		if _, err := a.engine.Subscriptions.Transition(ctx, l, r.GetGroup(), tr, by); err != nil {
 			return "", err
 		}
-		l.Lock.RLock()
-		defer l.Lock.RUnlock()
+		defer l.Reading().End()
 		if sub := l.Subscription(r.GetGroup()); sub != nil {
 			answer.Subscription = serving.ShowSubscription(l, sub, true)
 		}

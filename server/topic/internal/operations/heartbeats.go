@@ -42,9 +42,9 @@ type heartbeatWrite struct {
 }
 
 func (j *Jobs) flushHeartbeats(ctx context.Context) {
-	now := j.cfg.Clock()
+	now := j.engine.Clock()
 	var due []heartbeatWrite
-	for _, l := range j.cfg.All() {
+	for _, l := range j.engine.Topics.All() {
 		groups := l.DueHeartbeats(now)
 		for _, g := range groups {
 			if !g.Heartbeats.Tick(now, g.Members() > 0, g.Progress()) {
@@ -79,7 +79,7 @@ func (j *Jobs) writeHeartbeats(ctx context.Context, due []heartbeatWrite) {
 		for _, d := range due {
 			plan.Writes = append(plan.Writes, d.write)
 		}
-		err := j.cfg.Store.Transact(ctx, plan)
+		err := j.engine.Store.Transact(ctx, plan)
 		var failed *store.ConditionError
 		if errors.As(err, &failed) {
 			var rest []heartbeatWrite
@@ -92,11 +92,11 @@ func (j *Jobs) writeHeartbeats(ctx context.Context, due []heartbeatWrite) {
 			continue
 		}
 		if err != nil {
-			j.cfg.Counters.HeartbeatsFailed.Add(int64(len(due)))
-			j.cfg.Logger.Warn("heartbeats of subscriptions cannot be stored", "groups", len(due), "error", err)
+			j.engine.Counters.HeartbeatsFailed.Add(int64(len(due)))
+			j.engine.Logger.Warn("heartbeats of subscriptions cannot be stored", "groups", len(due), "error", err)
 			return
 		}
-		j.cfg.Counters.HeartbeatWrites.Add(1)
+		j.engine.Counters.HeartbeatWrites.Add(1)
 		for _, d := range due {
 			d.pulse.Stored(d.beats)
 		}

@@ -2,54 +2,28 @@ package operations
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
-	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 )
 
-// JobsConfig is what Jobs stand on.
+// JobsConfig holds the dependencies of Jobs.
 type JobsConfig struct {
-	Store    store.Store
-	Log      commitlog.Log
-	Catalog  *storage.Catalog
-	Clock    func() time.Time
-	Logger   *slog.Logger
+	Engine   *serving.Engine
 	Audit    func(ctx context.Context, actor, call, request string) (func(code, result string), error)
-	Counters *serving.Counters
 	Schedule string // name of one, see ScheduleOf; it is one that there is
-
-	// Open returns a topic in use, Hold one that is already: the job releases both. Opened is
-	// Hold, All all of these, to look at and not to change.
-	Open   func(context.Context, *storage.Topic) (*serving.OpenTopic, error)
-	Hold   func(number uint64) *serving.OpenTopic
-	Opened func(number uint64) *serving.OpenTopic
-	All    func() []*serving.OpenTopic
-	// Reader is what a topic's messages are read from. Follow finds what others have written
-	// to a topic of chats, and what they have removed.
-	Reader func(*storage.Topic) commitlog.Reader
-	Follow func(context.Context, *serving.OpenTopic) error
-	// Expire marks a group dead that has no members, Revive ends that for one that has.
-	Expire, Revive func(ctx context.Context, l *serving.OpenTopic, group string) error
-	// Stored returns once what a group has changed in a topic is stored.
-	Stored func(ctx context.Context, l *serving.OpenTopic, group string) error
-	// Finish continues the removal of a topic that is marked.
-	Finish func(context.Context, *storage.Topic) error
 	// EndSilent ends sessions that are not heard from.
 	EndSilent func()
-	// Graveyard returns the topic of a topic's dead letters, Append stores some there, all or none.
-	Graveyard func(context.Context, *serving.OpenTopic) (*serving.OpenTopic, error)
-	Append    func(context.Context, *serving.OpenTopic, []commitlog.Append) error
 }
 
 // Jobs are the jobs.
 type Jobs struct {
 	cfg              JobsConfig
+	engine           *serving.Engine
 	detector         *storage.Detector
 	heartbeatsFailed int64     // that the detector knows of
 	nextCycle        time.Time // of the detector, by the service's clock
@@ -67,11 +41,11 @@ type Jobs struct {
 	written chan struct{} // there are letters
 }
 
-// NewJobs makes Jobs that Run runs.
+// NewJobs makes Jobs that Run runs. They are the engine's Observer.
 func NewJobs(c JobsConfig) *Jobs {
 	j := &Jobs{
-		cfg: c, detector: storage.NewDetector(), wake: make(chan struct{}, 1), written: make(chan struct{}, 1),
-		clockGuard: newClockGuard(c.Clock), seen: map[*serving.Partition]pending{},
+		cfg: c, engine: c.Engine, detector: storage.NewDetector(), wake: make(chan struct{}, 1), written: make(chan struct{}, 1),
+		clockGuard: newClockGuard(c.Engine.Clock), seen: map[*serving.Partition]pending{},
 		ages: ages{firsts: map[commitlog.Partition]first{}},
 	}
 	j.every.Store(int64(j.schedule().Detection))
@@ -80,6 +54,7 @@ func NewJobs(c JobsConfig) *Jobs {
 		Detection:     {cycle: j.detectAll},
 		Subscriptions: {cycle: j.cleanAll, asks: true},
 	}
+	c.Engine.Observer = j
 	return j
 }
 
@@ -89,9 +64,9 @@ func (j *Jobs) schedule() Schedule {
 	return s
 }
 
-// Watch says that a group has become active: detection looks at it as often as its timeout
+// GroupActive says that a group has become active: detection looks at it as often as its timeout
 // wants.
-func (j *Jobs) Watch() {
+func (j *Jobs) GroupActive() {
 	select {
 	case j.wake <- struct{}{}:
 	default:
@@ -102,7 +77,7 @@ func (j *Jobs) Watch() {
 func (j *Jobs) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, job := range []func(context.Context){
-		j.runHeartbeats, j.runDetection, j.runLetters, j.resumeLetters, j.runRetention, j.runSurvey,
+		j.runHeartbeats, j.runDetection, j.runDeadLetters, j.resumeDeadLetters, j.runRetention, j.runSurvey,
 	} {
 		all.Go(func() { job(ctx) })
 	}

@@ -50,7 +50,7 @@ func (a *Admin) Monitors(
 	ctx context.Context, r *topicv1.ListMonitorsRequest,
 ) (*topicv1.ListMonitorsResponse, error) {
 	k := monitorScan{Admin: a, kinds: r.GetKinds(), open: openMonitors, answer: &topicv1.ListMonitorsResponse{}}
-	topics := a.cfg.Catalog.Topics("", a.cfg.Catalog.Count(), func(t *storage.Topic) bool { return !t.View().Deleting })
+	topics := a.engine.Catalog.Topics("", a.engine.Catalog.Count(), func(t *storage.Topic) bool { return !t.View().Deleting })
 	if r.GetTopic() != "" {
 		t, err := a.find(r.GetTopic())
 		if err != nil {
@@ -78,7 +78,7 @@ func (k *monitorScan) wants(x kind) bool { return len(k.kinds) == 0 || slices.Co
 // found adds a finding; since may be zero.
 func (k *monitorScan) found(f *topicv1.Finding, since time.Time) {
 	if !since.IsZero() {
-		f.Since, f.Age = timestamppb.New(since), durationpb.New(k.cfg.Clock().Sub(since))
+		f.Since, f.Age = timestamppb.New(since), durationpb.New(k.engine.Clock().Sub(since))
 	}
 	k.answer.Findings = append(k.answer.Findings, f)
 }
@@ -89,14 +89,14 @@ func (k *monitorScan) topic(ctx context.Context, t *storage.Topic) error {
 	if err != nil {
 		return err
 	}
-	l := k.cfg.Hold(t.Number)
+	l := k.engine.Topics.Hold(t.Number)
 	if l == nil && some && k.open == 0 {
 		k.answer.Truncated = true
 		return nil
 	}
 	if l == nil && some {
 		k.open--
-		if l, err = k.cfg.Open(ctx, t); err != nil {
+		if l, err = k.engine.Topics.Open(ctx, t); err != nil {
 			return err
 		}
 	}
@@ -106,8 +106,7 @@ func (k *monitorScan) topic(ctx context.Context, t *storage.Topic) error {
 			return err
 		}
 	}
-	t.Lock.RLock()
-	defer t.Lock.RUnlock()
+	defer t.Reading().End()
 	for _, sub := range t.Subscriptions() {
 		k.group(t, l, sub)
 	}
@@ -117,7 +116,7 @@ func (k *monitorScan) topic(ctx context.Context, t *storage.Topic) error {
 // holds reports whether a topic has messages.
 func (k *monitorScan) holds(ctx context.Context, t *storage.Topic) (bool, error) {
 	for n := range t.View().Config.GetPartitions() {
-		start, end, err := k.cfg.Reader(t).Bounds(ctx, commitlog.Partition{Topic: t.Number, Number: n})
+		start, end, err := k.engine.Sources.Reader(t).Bounds(ctx, commitlog.Partition{Topic: t.Number, Number: n})
 		if err != nil || end > start {
 			return err == nil, err
 		}
@@ -133,7 +132,7 @@ func (k *monitorScan) stuck(ctx context.Context, l *serving.OpenTopic) error {
 	var count int64
 	first := map[*serving.Partition]int64{}
 	for _, p := range l.Parts {
-		before, err := k.cfg.Reader(l.Topic).PositionAt(ctx, p.Address, k.cfg.Clock().Add(-stuckAfter))
+		before, err := k.engine.Sources.Reader(l.Topic).PositionAt(ctx, p.Address, k.engine.Clock().Add(-stuckAfter))
 		if err != nil {
 			return err
 		}
@@ -163,9 +162,9 @@ func (k *monitorScan) zero(ctx context.Context, l *serving.OpenTopic) error {
 		l.View().Config.GetSemantics() != storage.PubSub {
 		return nil
 	}
-	l.Lock.RLock()
+	reading := l.Reading()
 	active := l.Active()
-	l.Lock.RUnlock()
+	reading.End()
 	if active > 0 {
 		return nil
 	}
@@ -217,7 +216,7 @@ func (k *monitorScan) group(t *storage.Topic, l *serving.OpenTopic, sub *storage
 		return
 	}
 	silence := k.silence(row)
-	since := k.cfg.Clock().Add(-silence)
+	since := k.engine.Clock().Add(-silence)
 	if nearsTimeout(sub, silence) {
 		add(nearTimeout, since, "silent for %s of the %s after which it is dead", silence.Truncate(time.Second),
 			sub.Config.GetHeartbeatTimeout().AsDuration())
@@ -285,8 +284,10 @@ func waiting(m *machine.Machine) (all machine.Set) {
 
 // published returns when the message at a position was published, or the next one if it is
 // gone; zero if that is, too.
-func (a *Admin) published(ctx context.Context, l *serving.OpenTopic, p *serving.Partition, position int64) (time.Time, error) {
-	batches, err := a.cfg.Reader(l.Topic).Read(ctx, p.Address, position, 1)
+func (a *Admin) published(
+	ctx context.Context, l *serving.OpenTopic, p *serving.Partition, position int64) (time.Time, error,
+) {
+	batches, err := a.engine.Sources.Reader(l.Topic).Read(ctx, p.Address, position, 1)
 	var corrupt *commitlog.CorruptError
 	switch {
 	case errors.Is(err, commitlog.ErrTrimmed), errors.Is(err, commitlog.ErrBeyondEnd), errors.As(err, &corrupt):

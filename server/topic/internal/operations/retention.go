@@ -24,14 +24,14 @@ const (
 func (j *Jobs) runRetention(ctx context.Context) {
 	begin := time.Now()
 	j.due(Trim, j.schedule().Trim)
-	clean := nextClean(j.cfg.Clock())
+	clean := nextClean(j.engine.Clock())
 	j.tasks[Subscriptions].set(clean)
 	for {
 		every := j.schedule().Trim
 		if wait.For(ctx, min(lookEvery, every)) != nil {
 			return
 		}
-		j.rate.look(time.Now(), j.cfg.Counters.Published.Load())
+		j.rate.look(time.Now(), j.engine.Counters.Published.Load())
 		j.finishRemovals(ctx)
 		j.follow(ctx)
 		trusted := j.trusts()
@@ -40,7 +40,7 @@ func (j *Jobs) runRetention(ctx context.Context) {
 			j.due(Trim, every)
 			j.do(ctx, Trim, trusted)
 		}
-		if now := j.cfg.Clock(); !now.Before(clean) {
+		if now := j.engine.Clock(); !now.Before(clean) {
 			j.do(ctx, Subscriptions, trusted)
 			clean = nextClean(now)
 			j.tasks[Subscriptions].set(clean)
@@ -49,13 +49,13 @@ func (j *Jobs) runRetention(ctx context.Context) {
 }
 
 // due notes when a task runs next.
-func (j *Jobs) due(k JobKind, in time.Duration) { j.tasks[k].set(j.cfg.Clock().Add(in)) }
+func (j *Jobs) due(k JobKind, in time.Duration) { j.tasks[k].set(j.engine.Clock().Add(in)) }
 
 // trusts reports whether the wall clock is to be believed.
 func (j *Jobs) trusts() bool {
 	ok, jumped := j.clockGuard.trusted()
 	if jumped {
-		j.cfg.Logger.Error(distrust, "now", j.cfg.Clock())
+		j.engine.Logger.Error(distrust, "now", j.engine.Clock())
 	}
 	return ok
 }
@@ -64,17 +64,17 @@ func (j *Jobs) trusts() bool {
 // consumes.
 func (j *Jobs) follow(ctx context.Context) {
 	j.each(func(l *serving.OpenTopic) {
-		if err := j.cfg.Follow(ctx, l); err != nil {
-			j.cfg.Counters.JobsFailed.Add(1)
-			j.cfg.Logger.Error("events of chats cannot be followed, trying again", "topic", l.Name, "error", err)
+		if err := j.engine.Sources.Follow(ctx, l); err != nil {
+			j.engine.Counters.JobsFailed.Add(1)
+			j.engine.Logger.Error("events of chats cannot be followed, trying again", "topic", l.Name, "error", err)
 		}
 	})
 }
 
 // each calls f with the topics in use, each of which stays open meanwhile.
 func (j *Jobs) each(f func(*serving.OpenTopic)) {
-	for _, l := range j.cfg.All() {
-		if l = j.cfg.Hold(l.Number); l != nil {
+	for _, l := range j.engine.Topics.All() {
+		if l = j.engine.Topics.Hold(l.Number); l != nil {
 			f(l)
 			l.Release()
 		}
@@ -84,16 +84,16 @@ func (j *Jobs) each(f func(*serving.OpenTopic)) {
 // finishRemovals continues with the topics whose removal failed.
 func (j *Jobs) finishRemovals(ctx context.Context) {
 	deleting := func(t *storage.Topic) bool { return t.View().Deleting }
-	for _, t := range j.cfg.Catalog.Topics("", j.cfg.Catalog.Count(), deleting) {
-		if err := j.cfg.Finish(ctx, t); err != nil {
-			j.cfg.Counters.JobsFailed.Add(1)
-			j.cfg.Logger.Error("a topic cannot be removed, trying again", "topic", t.Name, "error", err)
+	for _, t := range j.engine.Catalog.Topics("", j.engine.Catalog.Count(), deleting) {
+		if err := j.engine.FinishRemoval(ctx, t); err != nil {
+			j.engine.Counters.JobsFailed.Add(1)
+			j.engine.Logger.Error("a topic cannot be removed, trying again", "topic", t.Name, "error", err)
 		}
 	}
 }
 
 func (j *Jobs) topics() []*storage.Topic {
-	return j.cfg.Catalog.Topics("", j.cfg.Catalog.Count(), func(t *storage.Topic) bool { return !t.View().Deleting })
+	return j.engine.Catalog.Topics("", j.engine.Catalog.Count(), func(t *storage.Topic) bool { return !t.View().Deleting })
 }
 
 // batch is what a trim does before it looks whether it has to stop.
@@ -124,17 +124,17 @@ func (j *Jobs) trimAll(ctx context.Context, r *run) {
 		backlog += kept
 		if err != nil {
 			r.failed(err)
-			j.cfg.Counters.JobsFailed.Add(1)
-			j.cfg.Logger.Error("a topic cannot be trimmed, trying again", "topic", t.Name, "error", err)
+			j.engine.Counters.JobsFailed.Add(1)
+			j.engine.Logger.Error("a topic cannot be trimmed, trying again", "topic", t.Name, "error", err)
 		}
 	}
 	if backlog > j.backlog {
-		j.cfg.Counters.TrimBehind.Add(1)
+		j.engine.Counters.TrimBehind.Add(1)
 	} else {
-		j.cfg.Counters.TrimBehind.Store(0)
+		j.engine.Counters.TrimBehind.Store(0)
 	}
 	j.backlog = backlog
-	j.cfg.Counters.TrimBacklog.Store(backlog)
+	j.engine.Counters.TrimBacklog.Store(backlog)
 	j.ages.forget()
 }
 
@@ -142,22 +142,22 @@ func (j *Jobs) trimAll(ctx context.Context, r *run) {
 // retention and still there. One that is not in use is opened only if it has something that
 // may have to go.
 func (j *Jobs) retainTopic(ctx context.Context, t *storage.Topic, b *batch, r *run) (kept int64, err error) {
-	l := j.cfg.Hold(t.Number)
+	l := j.engine.Topics.Hold(t.Number)
 	if l == nil {
 		if aged, err := j.aged(ctx, t); !aged {
 			return 0, err
 		}
 		b.open--
-		if l, err = j.cfg.Open(ctx, t); err != nil {
+		if l, err = j.engine.Topics.Open(ctx, t); err != nil {
 			return 0, err
 		}
 	}
 	defer l.Release()
-	err = j.cfg.Follow(ctx, l)
+	err = j.engine.Sources.Follow(ctx, l)
 	age := shortest(l.View().Config)
 	for n, p := range l.Parts {
 		start, end := p.Bounds()
-		if start == end || j.ages.young(ctx, j.cfg.Reader(t), p.Address, start, j.cfg.Clock(), age) {
+		if start == end || j.ages.young(ctx, j.engine.Sources.Reader(t), p.Address, start, j.engine.Clock(), age) {
 			p.Idle()
 			continue
 		}
@@ -180,11 +180,11 @@ func (j *Jobs) aged(ctx context.Context, t *storage.Topic) (bool, error) {
 	}
 	for n := range config.GetPartitions() {
 		p := commitlog.Partition{Topic: t.Number, Number: n}
-		start, end, err := j.cfg.Log.Bounds(ctx, p)
+		start, end, err := j.engine.Log.Bounds(ctx, p)
 		if err != nil {
 			return false, err
 		}
-		if start < end && !j.ages.young(ctx, j.cfg.Log, p, start, j.cfg.Clock(), shortest(config)) {
+		if start < end && !j.ages.young(ctx, j.engine.Log, p, start, j.engine.Clock(), shortest(config)) {
 			return true, nil
 		}
 	}
@@ -195,13 +195,13 @@ func (j *Jobs) aged(ctx context.Context, t *storage.Topic) (bool, error) {
 // longer hold what is older.
 func (j *Jobs) releaseZombies(ctx context.Context, l *serving.OpenTopic, n int) error {
 	ttl := l.View().Config.GetZombieSubscriptionTtl().AsDuration()
-	now := j.cfg.Clock()
+	now := j.engine.Clock()
 	for _, g := range l.Groups() {
 		since, ok := l.Parts[n].Stuck(g.Name())
 		if !ok || now.Sub(since) < ttl || g.Name() == storage.QueueGroup {
 			continue
 		}
-		to, err := j.cfg.Reader(l.Topic).PositionAt(ctx, l.Parts[n].Address, now.Add(-ttl))
+		to, err := j.engine.Sources.Reader(l.Topic).PositionAt(ctx, l.Parts[n].Address, now.Add(-ttl))
 		if err != nil {
 			return err
 		}
@@ -217,7 +217,7 @@ func (j *Jobs) releaseZombies(ctx context.Context, l *serving.OpenTopic, n int) 
 		if skipped == 0 {
 			continue
 		}
-		j.cfg.Counters.Zombies.Add(1)
+		j.engine.Counters.Zombies.Add(1)
 		what := fmt.Sprintf("group %s, partition %d, positions %d to %d, %d messages", g.Name(), n, from, to-1, skipped)
 		if err := j.record(ctx, "ReleaseZombie", l.Name, what); err != nil {
 			return err
@@ -251,20 +251,19 @@ func (j *Jobs) trim(ctx context.Context, l *serving.OpenTopic, n int) (removed, 
 	limit, watermark := j.limit(p, cut)
 	start, _ := p.Bounds()
 	if limit < cut.Complete {
-		j.cfg.Counters.TrimsSkipped.Add(1)
+		j.engine.Counters.TrimsSkipped.Add(1)
 	}
 	if limit <= start {
 		return 0, 0, nil
 	}
-	intent := table.TopicTrim{Before: limit, At: j.cfg.Clock().UnixMilli()}
-	err = j.cfg.Store.Transact(ctx, store.Plan{Writes: []store.Write{{
+	intent := table.TopicTrim{Before: limit, At: j.engine.Clock().UnixMilli()}
+	err = j.engine.Store.Transact(ctx, store.Plan{Writes: []store.Write{{
 		Op: store.OpPut, Key: table.TopicTrimKey(t.Name, int32(n)), Item: intent.Item(), Name: "trim", Frees: true,
 	}}})
 	if err != nil {
 		return 0, 0, err
 	}
-	t.Lock.RLock()
-	defer t.Lock.RUnlock()
+	defer t.Reading().End()
 	if t.View().Deleting {
 		return 0, 0, nil
 	}
@@ -272,7 +271,7 @@ func (j *Jobs) trim(ctx context.Context, l *serving.OpenTopic, n int) (removed, 
 	if limit = min(limit, again); limit <= start {
 		return 0, 0, nil
 	}
-	begin, err := j.cfg.Log.Trim(ctx, p.Address, limit)
+	begin, err := j.engine.Log.Trim(ctx, p.Address, limit)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -280,14 +279,14 @@ func (j *Jobs) trim(ctx context.Context, l *serving.OpenTopic, n int) (removed, 
 	if removed = begin - start; removed == 0 {
 		return 0, 0, nil // no batch lies before the limit as a whole
 	}
-	j.cfg.Counters.Trimmed.Add(removed)
+	j.engine.Counters.Trimmed.Add(removed)
 	return removed, 0, j.trimmed(ctx, l, n, start, begin, watermark)
 }
 
 // trimmed leaves a row of what was removed.
 func (j *Jobs) trimmed(ctx context.Context, l *serving.OpenTopic, n int, start, begin, watermark int64) error {
 	if begin > watermark {
-		j.cfg.Logger.Warn("messages were removed that not all groups have acknowledged", "topic", l.Name,
+		j.engine.Logger.Warn("messages were removed that not all groups have acknowledged", "topic", l.Name,
 			"partition", n, "from", watermark, "to", begin-1)
 	}
 	return j.record(ctx, "Trim", l.Name, fmt.Sprintf("partition %d, positions %d to %d, %d messages, watermark %d",
@@ -301,7 +300,7 @@ func (j *Jobs) limit(p *serving.Partition, cut machine.Cutoffs) (limit, watermar
 
 // cutoffs are the positions before which a topic's retentions have ended.
 func (j *Jobs) cutoffs(ctx context.Context, l *serving.OpenTopic, p *serving.Partition) (c machine.Cutoffs, err error) {
-	config, now := l.View().Config, j.cfg.Clock()
+	config, now := l.View().Config, j.engine.Clock()
 	for _, x := range []struct {
 		to  *int64
 		age time.Duration
@@ -310,7 +309,7 @@ func (j *Jobs) cutoffs(ctx context.Context, l *serving.OpenTopic, p *serving.Par
 		{&c.Unrequired, config.GetZeroSubscriptionRetention().AsDuration()},
 		{&c.Forced, config.GetMaxRetention().AsDuration()},
 	} {
-		if *x.to, err = j.cfg.Log.PositionAt(ctx, p.Address, now.Add(-x.age)); err != nil {
+		if *x.to, err = j.engine.Log.PositionAt(ctx, p.Address, now.Add(-x.age)); err != nil {
 			return c, err
 		}
 	}

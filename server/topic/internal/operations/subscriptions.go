@@ -32,8 +32,8 @@ func (j *Jobs) cleanAll(ctx context.Context, r *run) {
 		}
 		if err != nil {
 			r.failed(err)
-			j.cfg.Counters.JobsFailed.Add(1)
-			j.cfg.Logger.Error("subscriptions of a topic cannot be cleaned up, trying again", "topic", t.Name, "error", err)
+			j.engine.Counters.JobsFailed.Add(1)
+			j.engine.Logger.Error("subscriptions of a topic cannot be cleaned up, trying again", "topic", t.Name, "error", err)
 		}
 	}
 }
@@ -41,15 +41,15 @@ func (j *Jobs) cleanAll(ctx context.Context, r *run) {
 // cleanTopic deletes the subscriptions of a topic that ended long ago and hold nothing.
 func (j *Jobs) cleanTopic(ctx context.Context, t *storage.Topic, keep time.Duration) (dropped int64, err error) {
 	over := func(sub *storage.Subscription) bool {
-		return ended(sub) && j.cfg.Clock().Sub(time.UnixMilli(sub.Row.LastActiveAt)) >= keep
+		return ended(sub) && j.engine.Clock().Sub(time.UnixMilli(sub.Row.LastActiveAt)) >= keep
 	}
-	t.Lock.RLock() // for writing only if it must be: that waits for what is being published
+	reading := t.Reading() // Changing only if it must be: that waits for what is being published
 	some := slices.ContainsFunc(t.Subscriptions(), over)
-	t.Lock.RUnlock()
+	reading.End()
 	if !some {
 		return 0, nil
 	}
-	l, err := j.cfg.Open(ctx, t)
+	l, err := j.engine.Topics.Open(ctx, t)
 	if err != nil {
 		return 0, err
 	}
@@ -98,19 +98,18 @@ func (j *Jobs) Drop(
 	if err == nil && changed {
 		wait, cancel := context.WithTimeout(ctx, store.CallTimeout) // a full disk takes no such row
 		defer cancel()
-		err = j.cfg.Stored(wait, l, "")
+		err = j.engine.Stored(wait, l, "")
 	}
 	if err != nil {
 		return nil, err
 	}
-	l.Lock.Lock()
-	defer l.Lock.Unlock()
+	defer l.Changing().End()
 	for _, old := range out {
 		sub := l.Subscription(old.Group)
 		if sub == nil || sub.State != storage.Cancelled || sub.Row.Generation != old.Row.Generation {
 			continue
 		}
-		if err := j.cfg.Catalog.Drop(ctx, l.Topic, sub); err != nil {
+		if err := j.engine.Catalog.Drop(ctx, l.Topic, sub); err != nil {
 			return gone, err
 		}
 		gone = append(gone, old)
@@ -123,8 +122,7 @@ func (j *Jobs) Drop(
 func (j *Jobs) takeOut(
 	ctx context.Context, l *serving.OpenTopic, which func(*storage.Subscription) bool,
 ) (out []*storage.Subscription, changed bool, err error) {
-	l.Lock.Lock()
-	defer l.Lock.Unlock()
+	defer l.Changing().End()
 	for _, sub := range l.Subscriptions() {
 		if !which(sub) {
 			continue
@@ -132,7 +130,7 @@ func (j *Jobs) takeOut(
 		if sub.State == storage.Dead {
 			end := *sub
 			end.State = storage.Cancelled
-			if err := j.cfg.Catalog.Put(ctx, l.Topic, &end); err != nil {
+			if err := j.engine.Catalog.Put(ctx, l.Topic, &end); err != nil {
 				return nil, false, err
 			}
 		}
@@ -167,12 +165,11 @@ func (j *Jobs) dropOrphansOf(ctx context.Context, t *storage.Topic, n int32, lef
 	q := store.Query{
 		Table: store.Subscriptions, PK: table.CursorPartition(int64(t.Number), n), Consistency: store.Strong,
 	}
-	t.Lock.RLock() // no subscription begins, whose cursors are stored before it is
-	defer t.Lock.RUnlock()
+	defer t.Reading().End() // no subscription begins, whose cursors are stored before it is
 	if t.View().Deleting {
 		return nil
 	}
-	for row, err := range store.QueryAll(ctx, j.cfg.Store, q) {
+	for row, err := range store.QueryAll(ctx, j.engine.Store, q) {
 		if err != nil {
 			return err
 		}
@@ -190,10 +187,10 @@ func (j *Jobs) dropOrphansOf(ctx context.Context, t *storage.Topic, n int32, lef
 		for i, key := range keys {
 			writes[i] = store.Write{Op: store.OpDelete, Key: key}
 		}
-		if err := j.cfg.Store.BatchWrite(ctx, writes); err != nil {
+		if err := j.engine.Store.BatchWrite(ctx, writes); err != nil {
 			return err
 		}
 	}
-	j.cfg.Counters.Orphans.Add(int64(len(found)))
+	j.engine.Counters.Orphans.Add(int64(len(found)))
 	return nil
 }

@@ -20,8 +20,8 @@ const (
 // changed.
 func (j *Jobs) runSurvey(ctx context.Context) {
 	for n := 1; wait.For(ctx, meterEvery) == nil; n++ {
-		now := j.cfg.Clock()
-		for _, l := range j.cfg.All() {
+		now := j.engine.Clock()
+		for _, l := range j.engine.Topics.All() {
 			for _, g := range l.Busy() {
 				measure(now, l, g)
 			}
@@ -43,11 +43,11 @@ type pending struct {
 func (j *Jobs) survey(ctx context.Context) {
 	states := map[storage.State]int64{}
 	for _, t := range j.topics() {
-		t.Lock.RLock()
+		reading := t.Reading()
 		t.Each(func(s storage.State) { states[s]++ })
-		t.Lock.RUnlock()
+		reading.End()
 	}
-	g := &j.cfg.Counters.Gauges
+	g := &j.engine.Counters.Gauges
 	g.Active.Store(states[storage.Active])
 	g.Paused.Store(states[storage.Paused])
 	g.Dead.Store(states[storage.Dead])
@@ -68,7 +68,7 @@ func (j *Jobs) survey(ctx context.Context) {
 	g.Tracked.Store(tracked)
 	g.Overdue.Store(int64(overdue))
 	var most time.Duration
-	now := j.cfg.Clock()
+	now := j.engine.Clock()
 	for _, x := range seen {
 		most = max(most, now.Sub(x.at))
 	}
@@ -94,7 +94,7 @@ func (j *Jobs) oldest(ctx context.Context, l *serving.OpenTopic, p *serving.Part
 	if x, known := j.seen[p]; known && x.position == position {
 		return x, true
 	}
-	batches, err := j.cfg.Reader(l.Topic).Read(ctx, p.Address, position, 1)
+	batches, err := j.engine.Sources.Reader(l.Topic).Read(ctx, p.Address, position, 1)
 	if err != nil || len(batches) == 0 { // it has been trimmed meanwhile, or cannot be read, which others say
 		return pending{}, false
 	}

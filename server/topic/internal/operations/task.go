@@ -98,7 +98,7 @@ func (j *Jobs) do(stop context.Context, k JobKind, trusted bool) (JobReport, boo
 	t.mu.Unlock()
 	ctx, done := graceful(stop)
 	defer done()
-	r := &run{JobReport: JobReport{Began: j.cfg.Clock()}, over: func() bool { return stop.Err() != nil }}
+	r := &run{JobReport: JobReport{Began: j.engine.Clock()}, over: func() bool { return stop.Err() != nil }}
 	begin := time.Now()
 	if t.asks && !trusted {
 		r.Problem = distrust

@@ -2,7 +2,6 @@ package serving
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,16 +38,6 @@ const (
 	failed     = topicv1.BackfillStatus_BACKFILL_STATUS_FAILED
 )
 
-// BackfillsConfig is what a Runner stands on. All fields are required.
-type BackfillsConfig struct {
-	Catalog *storage.Catalog
-	Flusher *Flusher
-	Clock   func() time.Time
-	Logger  *slog.Logger
-	// Resolve returns the position in a partition that a place is.
-	Resolve func(ctx context.Context, l *OpenTopic, partition int, at *topicv1.Position) (int64, error)
-}
-
 // BackfillCounters count since the start, for metrics.
 type BackfillCounters struct {
 	Released atomic.Int64 // messages that were let go
@@ -59,7 +48,7 @@ type BackfillCounters struct {
 
 // Backfills runs backfills.
 type Backfills struct {
-	cfg      BackfillsConfig
+	engine   *Engine
 	Live     pace.Window // publishes
 	Counters BackfillCounters
 	kick     chan struct{}
@@ -89,7 +78,7 @@ type task struct {
 	upTo   int64         // processed then
 	why    string        // it has failed, and its row does not say so yet
 
-	// Guarded by the Runner's lock.
+	// Guarded by the lock of Backfills.
 	row     *topicv1.Backfill // is not written to
 	pace    pace.Pace
 	meter   meter
@@ -97,9 +86,8 @@ type task struct {
 	left    int64
 }
 
-// NewBackfills makes a Runner.
-func NewBackfills(c BackfillsConfig) *Backfills {
-	return &Backfills{cfg: c, kick: make(chan struct{}, 1), tasks: map[key]*task{}}
+func newBackfills(e *Engine) *Backfills {
+	return &Backfills{engine: e, kick: make(chan struct{}, 1), tasks: map[key]*task{}}
 }
 
 // Running is the number of backfills that run.
@@ -136,7 +124,7 @@ func (r *Backfills) note(ctx context.Context, l *OpenTopic, group string, b *top
 	if err != nil {
 		return err
 	}
-	return r.cfg.Catalog.Note(ctx, l.Topic, group, string(text))
+	return r.engine.Catalog.Note(ctx, l.Topic, group, string(text))
 }
 
 // histories returns how far a group is in each partition.
@@ -246,7 +234,7 @@ func (r *Backfills) remove(t *task) {
 	}
 }
 
-// drop takes a backfill out. The caller holds the Runner's lock.
+// drop takes a backfill out. The caller holds the lock of Backfills.
 func (r *Backfills) drop(k key, t *task) {
 	delete(r.tasks, k)
 	close(t.ended)
@@ -291,7 +279,7 @@ func (r *Backfills) Ended(t *storage.Topic, group string) <-chan struct{} {
 }
 
 func (r *Backfills) now() *timestamppb.Timestamp {
-	return timestamppb.New(r.cfg.Clock().Truncate(time.Millisecond))
+	return timestamppb.New(r.engine.Clock().Truncate(time.Millisecond))
 }
 
 func noBackfill(group, status string) error {

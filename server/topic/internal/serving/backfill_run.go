@@ -141,8 +141,7 @@ func (r *Backfills) release(t *task, list []machine.History, p95 time.Duration) 
 // current calls f with the subscription's row under the topic's lock, if the backfill still
 // runs.
 func (r *Backfills) current(t *task, f func(sub *storage.Subscription, b *topicv1.Backfill) error) error {
-	t.l.Lock.Lock()
-	defer t.l.Lock.Unlock()
+	defer t.l.Changing().End()
 	sub := t.l.Subscription(t.group)
 	if sub == nil || sub.Row.Generation != t.generation || t.l.View().Deleting {
 		r.remove(t)
@@ -170,7 +169,7 @@ func (r *Backfills) checkpoint(ctx context.Context, t *task, done int64) time.Du
 		return 0
 	}
 	t.misses++
-	r.cfg.Logger.Warn("how far a backfill is cannot be stored", "topic", t.l.Name, "group", t.group, "error", err)
+	r.engine.Logger.Warn("how far a backfill is cannot be stored", "topic", t.l.Name, "group", t.group, "error", err)
 	if t.misses >= maxMisses {
 		return r.settle(ctx, t, "its row cannot be stored")
 	}
@@ -202,7 +201,7 @@ func (r *Backfills) settle(ctx context.Context, t *task, why string) time.Durati
 		return backfillTick
 	}
 	t.misses++
-	r.cfg.Logger.Warn("the end of a backfill cannot be stored, trying again", "topic", t.l.Name, "group", t.group,
+	r.engine.Logger.Warn("the end of a backfill cannot be stored, trying again", "topic", t.l.Name, "group", t.group,
 		"error", err)
 	return wait.Doubled(firstRepeat, lastRepeat, t.misses)
 }

@@ -46,7 +46,7 @@ func (r *Backfills) Start(
 		r.add(l, sub, b)
 	}
 	messages = b.GetTotal() - b.GetProcessed()
-	r.cfg.Logger.Info("backfill started", "topic", l.Name, "group", sub.Group, "number", b.GetNumber(),
+	r.engine.Logger.Info("backfill started", "topic", l.Name, "group", sub.Group, "number", b.GetNumber(),
 		"messages", messages, "limit_reached", b.GetLimitReached())
 	return messages, true, nil
 }
@@ -81,7 +81,7 @@ func (r *Backfills) begin(ctx context.Context, l *OpenTopic, sub *storage.Subscr
 	wanted := make([]int64, len(l.Parts))
 	all := b.GetScope() == topicv1.BackfillScope_BACKFILL_SCOPE_ALL_RETAINED
 	for n, p := range l.Parts {
-		position, err := r.cfg.Resolve(ctx, l, n, b.GetFrom())
+		position, err := r.engine.Subscriptions.Resolve(ctx, l, n, b.GetFrom())
 		if err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func (r *Backfills) begin(ctx context.Context, l *OpenTopic, sub *storage.Subscr
 	}
 	b.LimitReached = b.GetLimitReached() || sum > got
 	b.Total = b.GetProcessed() + leftOf(histories(l, sub.Group))
-	if err := r.cfg.Flusher.Wait(ctx, sub.Group, l.Parts...); err != nil {
+	if err := r.engine.Flusher.Wait(ctx, sub.Group, l.Parts...); err != nil {
 		return err
 	}
 	b.CheckpointAt = r.now()
@@ -133,7 +133,7 @@ func (r *Backfills) undo(ctx context.Context, l *OpenTopic, sub *storage.Subscri
 		})
 	}
 	if err != nil {
-		r.cfg.Logger.WarnContext(ctx, "a backfill that did not start is not taken back", "topic", l.Name,
+		r.engine.Logger.WarnContext(ctx, "a backfill that did not start is not taken back", "topic", l.Name,
 			"group", sub.Group, "error", err)
 	}
 	return why
@@ -187,7 +187,7 @@ func (r *Backfills) close(
 	if t := r.task(l.Topic, sub.Group); t != nil {
 		r.remove(t)
 	}
-	r.cfg.Logger.Info("backfill ended", "topic", l.Name, "group", sub.Group, "number", b.GetNumber(),
+	r.engine.Logger.Info("backfill ended", "topic", l.Name, "group", sub.Group, "number", b.GetNumber(),
 		"status", s.String(), "processed", b.GetProcessed(), "total", b.GetTotal(), "error", why)
 	return nil
 }

@@ -18,7 +18,7 @@ const (
 	maxPoll     = 4 << 20 // bytes of a Receive of a session that is polled
 )
 
-// GroupConfig is what a Group stands on.
+// GroupConfig holds the dependencies of a Group.
 type GroupConfig struct {
 	Topic, Name string
 	Parts       []*Partition // by number
@@ -27,9 +27,9 @@ type GroupConfig struct {
 	KeyOrder    bool
 	// Durable reports whether an acknowledgement is answered once it is stored.
 	Durable func() bool
-	// Letters is called with messages of a partition that failed too often. It does not
+	// Undeliverable is called with messages of a partition that failed too often. It does not
 	// wait.
-	Letters func(g *Group, part int, letters []machine.Undeliverable)
+	Undeliverable func(g *Group, part int, letters []machine.Undeliverable)
 	// Failed is called with an error of the log that stops the deliveries for a moment.
 	Failed func(error)
 }
@@ -53,7 +53,7 @@ type Group struct {
 	pumping  sync.Mutex
 	first    int         // partition that the next pump begins with; guarded by pumping
 	progress atomic.Bool // something was acknowledged since it was asked last
-	byMember sync.Map    // *partition.Member to *Session
+	byMember sync.Map    // *machine.Member to *Session
 }
 
 // part is what a group keeps of a partition.
@@ -206,8 +206,8 @@ func (g *Group) next(ctx context.Context, n, limit int) (handed int) {
 		}
 		g.deliver(int32(n), pieces)
 	})
-	if len(h.Letters) > 0 {
-		g.cfg.Letters(g, n, h.Letters)
+	if len(h.Undeliverable) > 0 {
+		g.cfg.Undeliverable(g, n, h.Undeliverable)
 	}
 	if !h.Deadline.IsZero() && !h.Deadline.After(g.cfg.Clock()) {
 		g.expire(n)
@@ -293,13 +293,13 @@ func (g *Group) do(n int, f func(h *machine.GroupState)) {
 		if h := m.Group(g.cfg.Name); h != nil {
 			f(h)
 			g.lose(int32(n), m.TakeLost(nil))
-			letters, deadline = h.Letters(nil), Deadline(h)
+			letters, deadline = h.TakeUndeliverable(nil), Deadline(h)
 		}
 	})
 	p.Mark(g.cfg.Name)
 	g.arm(n, deadline)
 	if len(letters) > 0 {
-		g.cfg.Letters(g, n, letters)
+		g.cfg.Undeliverable(g, n, letters)
 	}
 	g.wakeBlocked()
 }

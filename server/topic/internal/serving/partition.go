@@ -16,7 +16,7 @@ import (
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 )
 
-// PartitionConfig is what a Partition stands on.
+// PartitionConfig holds the dependencies of a Partition.
 type PartitionConfig struct {
 	Store   store.Store
 	Log     commitlog.Reader
@@ -53,7 +53,9 @@ type saved struct {
 const unplaced = math.MinInt64
 
 // OpenPartition loads a partition with its groups.
-func OpenPartition(ctx context.Context, cfg PartitionConfig, address commitlog.Partition, groups []StoredGroup) (*Partition, error) {
+func OpenPartition(
+	ctx context.Context, cfg PartitionConfig, address commitlog.Partition, groups []StoredGroup) (*Partition, error,
+) {
 	start, end, err := cfg.Log.Bounds(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("bounds of %s: %w", address, err)
@@ -87,7 +89,9 @@ func OpenPartition(ctx context.Context, cfg PartitionConfig, address commitlog.P
 
 // HasUndeliverable reports whether groups of a partition that is not open have messages that an earlier
 // process was to store as dead letters and did not. Open makes letters of them.
-func HasUndeliverable(ctx context.Context, s store.Store, address commitlog.Partition, groups []StoredGroup) (bool, error) {
+func HasUndeliverable(
+	ctx context.Context, s store.Store, address commitlog.Partition, groups []StoredGroup) (bool, error,
+) {
 	of := map[string]*StoredGroup{}
 	for i := range groups {
 		c := &groups[i].Config
@@ -105,7 +109,7 @@ func HasUndeliverable(ctx context.Context, s store.Store, address commitlog.Part
 		if g == nil {
 			continue
 		}
-		has, err := machine.HasLetters(&g.Config, g.State, table.CursorFrom(row.Item).State)
+		has, err := machine.HasUndeliverable(&g.Config, g.State, table.CursorFrom(row.Item).State)
 		if has || err != nil {
 			return has, err
 		}
@@ -206,9 +210,9 @@ const maxFetches = 16
 
 // FetchResult is what Next found beside the messages that it handed out.
 type FetchResult struct {
-	Wait     machine.Wait
-	Deadline time.Time               // when the group wants to be looked at again; zero: no need
-	Letters  []machine.Undeliverable // of messages that had failed too often before a restart
+	Wait          machine.Wait
+	Deadline      time.Time               // when the group wants to be looked at again; zero: no need
+	Undeliverable []machine.Undeliverable // of messages that had failed too often before a restart
 }
 
 // Next hands out messages of a group, and reads them from the log where they are not in
@@ -234,7 +238,7 @@ func (p *Partition) Next(
 		if len(pieces) > 0 {
 			use(pieces)
 		}
-		h.Deadline, h.Letters = Deadline(g), g.Letters(h.Letters)
+		h.Deadline, h.Undeliverable = Deadline(g), g.TakeUndeliverable(h.Undeliverable)
 		p.markLocked(g)
 		p.mu.Unlock()
 		if h.Wait.Reason != machine.Fetch || len(pieces) > 0 {

@@ -8,7 +8,7 @@ func (p *Partition) Settled() bool {
 	stored := p.machine.Version() == p.machined
 	for _, g := range p.machine.Groups() {
 		s := p.saved[g.Config().Name]
-		stored = stored && s != nil && s.version == g.Version() && g.Stats().Letters == 0
+		stored = stored && s != nil && s.version == g.Version() && g.Stats().Undeliverable == 0
 	}
 	if !stored {
 		p.listLocked()

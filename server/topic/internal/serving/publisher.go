@@ -15,12 +15,7 @@ import (
 )
 
 // Publisher appends to the log of topics.
-type Publisher struct {
-	Log      commitlog.Log
-	Counters *Counters
-	// Durable is called with when an append began that is durable now.
-	Durable func(began time.Time)
-}
+type Publisher struct{ engine *Engine }
 
 // MessagePlace is where a message of a request stands.
 type MessagePlace struct{ Batch, Index int }
@@ -94,7 +89,7 @@ func (p *Publisher) Append(
 	case err != nil:
 		return nil, err
 	}
-	p.Durable(began)
+	p.engine.Backfills.Published(began)
 	for i, a := range pending.Appended {
 		l.Parts[appends[i].Partition.Number].Durable(a.Base + int64(a.Count))
 	}
@@ -129,22 +124,21 @@ func (p *Publisher) begin(
 	ctx context.Context, l *OpenTopic, appends []commitlog.Append, block bool,
 ) (pending *commitlog.Pending, began time.Time, err error) {
 	t := l.Topic
-	t.Lock.RLock()
-	defer t.Lock.RUnlock()
+	defer t.Reading().End()
 	v := t.View()
 	if v.Deleting {
 		return nil, began, refusal.Forbidden(t.Name)
 	}
 	if active := t.Active(); active == 0 && v.Config.GetSemantics() == storage.PubSub {
 		if block && v.Config.GetBlockWritesOnZeroSubscriptions() {
-			p.Counters.Blocked.Add(1)
+			p.engine.Counters.Blocked.Add(1)
 			return nil, began, refusal.New(refusal.NoSubscriptions,
 				"Topic '%s' has zero ACTIVE subscriptions and blocks writes", t.Name)
 		}
-		p.Counters.Unsubscribed.Add(1)
+		p.engine.Counters.Unsubscribed.Add(1)
 	}
 	began = time.Now()
-	if pending, err = p.Log.Begin(ctx, appends); err != nil {
+	if pending, err = p.engine.Log.Begin(ctx, appends); err != nil {
 		return nil, began, err
 	}
 	for i, a := range pending.Appended {

@@ -17,7 +17,7 @@ const compareBytes = 1 << 20
 func (p *Publisher) same(ctx context.Context, a commitlog.Append, was commitlog.Appended) (bool, error) {
 	end := was.Base + int64(was.Count)
 	for from := was.Base; from < end; {
-		batches, err := p.Log.Read(ctx, a.Partition, from, compareBytes)
+		batches, err := p.engine.Log.Read(ctx, a.Partition, from, compareBytes)
 		var damaged *commitlog.CorruptError
 		switch {
 		case errors.Is(err, commitlog.ErrTrimmed), errors.As(err, &damaged):

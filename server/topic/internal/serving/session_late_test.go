@@ -52,9 +52,9 @@ func newFixture(t *testing.T, maxAttempts int, clock func() time.Time) *fixture 
 	testkit.Must(t, disk.BatchWrite(t.Context(), []store.Write{part.First("g")}))
 	x.group = NewGroup(GroupConfig{
 		Topic: "t", Name: "g", Parts: []*Partition{part}, Flusher: flusher, Clock: clock,
-		Durable: func() bool { return false },
-		Letters: func(_ *Group, _ int, letters []machine.Undeliverable) { x.letters(letters) },
-		Failed:  func(err error) { t.Error(err) },
+		Durable:       func() bool { return false },
+		Undeliverable: func(_ *Group, _ int, letters []machine.Undeliverable) { x.letters(letters) },
+		Failed:        func(err error) { t.Error(err) },
 	}, topicv1.SubscriptionState_SUBSCRIPTION_STATE_ACTIVE)
 	return x
 }

@@ -87,7 +87,7 @@ func (s *Session) Extend(_ context.Context, set *topicv1.ExtendSet) ([]*topicv1.
 	})
 }
 
-// Unpark delivers messages of keys again that are parked, see owner.Partition.
+// Unpark delivers messages of keys again that are parked, see Partition.Unpark.
 func (g *Group) Unpark(ctx context.Context, keys []string) (messages int64, err error) {
 	for n, p := range g.cfg.Parts {
 		some, err := p.Unpark(ctx, g.cfg.Name, keys)

@@ -43,7 +43,7 @@ func (m *SubscriptionManager) Begin(
 	if err != nil {
 		return nil, err
 	}
-	now := m.cfg.Clock().UnixMilli()
+	now := m.engine.Clock().UnixMilli()
 	sub := &storage.Subscription{Group: name, State: storage.Active, Config: config, Row: table.Subscription{
 		Generation: 1, SubscribedAt: now, LastActiveAt: now,
 	}}
@@ -55,7 +55,7 @@ func (m *SubscriptionManager) Begin(
 		return nil, err
 	}
 	if err = m.place(ctx, l, g.Config, sub); err == nil {
-		err = m.cfg.Catalog.Put(ctx, t, sub)
+		err = m.engine.Catalog.Put(ctx, t, sub)
 	}
 	if err != nil {
 		for _, p := range l.Parts {
@@ -63,18 +63,20 @@ func (m *SubscriptionManager) Begin(
 		}
 		return nil, err
 	}
-	m.cfg.Topics.Register(l, t.Subscription(name))
+	m.engine.Topics.Register(l, t.Subscription(name))
 	if sub.Row.Generation > 1 {
-		m.cfg.Flusher.Quiesce()
-		if err := m.cfg.Catalog.DropCursors(ctx, t, name, sub.Row.Generation-1); err != nil { // they are only in the way
-			m.cfg.Logger.Warn("old positions of a subscription cannot be removed", "topic", t.Name, "group", name, "error", err)
+		m.engine.Flusher.Quiesce()
+		if err := m.engine.Catalog.DropCursors(ctx, t, name, sub.Row.Generation-1); err != nil { // they are only in the way
+			m.engine.Logger.Warn("old positions of a subscription cannot be removed", "topic", t.Name, "group", name, "error", err)
 		}
 	}
 	return warnings, nil
 }
 
 // place puts a new group into all partitions, and stores its cursors.
-func (m *SubscriptionManager) place(ctx context.Context, l *OpenTopic, c machine.Config, sub *storage.Subscription) error {
+func (m *SubscriptionManager) place(
+	ctx context.Context, l *OpenTopic, c machine.Config, sub *storage.Subscription,
+) error {
 	var writes []store.Write
 	changed := false
 	for n, p := range l.Parts {
@@ -96,12 +98,12 @@ func (m *SubscriptionManager) place(ctx context.Context, l *OpenTopic, c machine
 		writes = append(writes, p.First(sub.Group))
 	}
 	if changed { // what an earlier generation has done is known without it
-		if err := m.cfg.Flusher.Wait(ctx, sub.Group, l.Parts...); err != nil {
+		if err := m.engine.Flusher.Wait(ctx, sub.Group, l.Parts...); err != nil {
 			return err
 		}
 	}
 	for part := range slices.Chunk(writes, store.MaxBatchWrite) {
-		if err := m.cfg.Store.BatchWrite(ctx, part); err != nil {
+		if err := m.engine.Store.BatchWrite(ctx, part); err != nil {
 			return err
 		}
 	}
@@ -116,7 +118,7 @@ func (m *SubscriptionManager) Resolve(ctx context.Context, l *OpenTopic, n int, 
 	case *topicv1.Position_Earliest:
 		return start, nil
 	case *topicv1.Position_Time:
-		position, err := m.cfg.Sources.Reader(l.Topic).PositionAt(ctx, p.Address, x.Time.AsTime())
+		position, err := m.engine.Sources.Reader(l.Topic).PositionAt(ctx, p.Address, x.Time.AsTime())
 		return min(position, end), err
 	case *topicv1.Position_MessageId:
 		number, position, err := l.Message(x.MessageId)

@@ -14,12 +14,11 @@ import (
 func (m *SubscriptionManager) Seek(
 	ctx context.Context, l *OpenTopic, r *topicv1.SeekSubscriptionRequest,
 ) ([]*topicv1.Seek, error) {
-	if err := m.cfg.Sources.Follow(ctx, l); err != nil {
+	if err := m.engine.Sources.Follow(ctx, l); err != nil {
 		return nil, err
 	}
 	t := l.Topic
-	t.Lock.Lock()
-	defer t.Lock.Unlock()
+	defer t.Changing().End()
 	sub := t.Subscription(r.GetGroup())
 	if sub == nil {
 		return nil, refusal.NoSubscription(t.Name, r.GetGroup())

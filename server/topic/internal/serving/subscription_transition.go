@@ -16,7 +16,7 @@ func (m *SubscriptionManager) Transition(
 ) (storage.State, error) {
 	state, changed, err := m.transition(ctx, l, name, tr, by)
 	if err == nil && changed {
-		err = m.cfg.Flusher.Wait(ctx, name, l.Parts...)
+		err = m.engine.Flusher.Wait(ctx, name, l.Parts...)
 	}
 	return state, err
 }
@@ -25,8 +25,7 @@ func (m *SubscriptionManager) transition(
 	ctx context.Context, l *OpenTopic, name string, tr storage.Transition, by string,
 ) (state storage.State, changed bool, err error) {
 	t := l.Topic
-	t.Lock.Lock()
-	defer t.Lock.Unlock()
+	defer t.Changing().End()
 	old := t.Subscription(name)
 	if old == nil {
 		return 0, false, refusal.NoSubscription(t.Name, name)
@@ -53,16 +52,16 @@ func (m *SubscriptionManager) transition(
 	sub.State = next
 	if g != nil {
 		if tr == storage.Heartbeat {
-			g.Heartbeats.Revived(m.cfg.Clock())
+			g.Heartbeats.Revived(m.engine.Clock())
 		}
 		g.Heartbeats.Fill(&sub.Row)
 	}
-	sub.Row.LastActiveAt = m.cfg.Clock().UnixMilli()
-	if err := m.cfg.Catalog.Put(ctx, t, &sub); err != nil {
+	sub.Row.LastActiveAt = m.engine.Clock().UnixMilli()
+	if err := m.engine.Catalog.Put(ctx, t, &sub); err != nil {
 		return old.State, false, err
 	}
 	messages, err := m.apply(l, g, name, old.State, next, tr != storage.Continue)
-	m.cfg.Logger.Info("subscription changed", "topic", t.Name, "group", name, "generation", sub.Row.Generation,
+	m.engine.Logger.Info("subscription changed", "topic", t.Name, "group", name, "generation", sub.Row.Generation,
 		"from", storage.StateName(old.State), "to", storage.StateName(next), "messages", messages, "by", by)
 	return next, true, err
 }
@@ -89,13 +88,13 @@ func (m *SubscriptionManager) apply(
 		g.SetState(to)
 	}
 	if to == storage.Active {
-		m.cfg.Watch()
+		m.engine.Observer.GroupActive()
 	}
 	if to == storage.Dead {
-		m.cfg.Counters.Died.Add(1)
+		m.engine.Counters.Died.Add(1)
 	}
 	if to == storage.Dead || to == storage.Cancelled {
-		m.cfg.Counters.Released.Add(messages)
+		m.engine.Counters.Released.Add(messages)
 	}
 	return messages, err
 }

@@ -3,43 +3,19 @@ package serving
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/commitlog"
-	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
-// TopicCacheConfig is what a Set stands on. All fields are required.
-type TopicCacheConfig struct {
-	Store   store.Store
-	Sources *Sources
-	Flusher *Flusher
-	Memory  *Memory
-	Logger  *slog.Logger
-	// Clock is that of heartbeats, Steady that of leases and retries: it does not jump when
-	// the clock is set.
-	Clock, Steady func() time.Time
-
-	// Queue begins the group of a queue that has none yet; the topic's lock is held for writing.
-	Queue func(context.Context, *OpenTopic) error
-	// Letters is called with messages that failed too often, see session.Config.
-	Letters func(t *storage.Topic, g *Group, part int, letters []machine.Undeliverable)
-	// Watch says that there is a group more whose heartbeats count.
-	Watch func()
-	// Opened is called with each subscription of a topic that is being opened; the topic's lock
-	// is held for writing.
-	Opened func(*OpenTopic, *storage.Subscription) error
-}
-
 // TopicCache has the topics in use.
 type TopicCache struct {
-	cfg TopicCacheConfig
+	engine *Engine
 
 	mu    sync.Mutex
 	open  map[uint64]*entry // by number of the topic
@@ -52,9 +28,8 @@ type entry struct {
 	used time.Time // when it was opened last, by Steady
 }
 
-// NewTopicCache makes an empty Set.
-func NewTopicCache(c TopicCacheConfig) *TopicCache {
-	return &TopicCache{cfg: c, open: map[uint64]*entry{}, chats: map[uint64]*entry{}}
+func newTopicCache(e *Engine) *TopicCache {
+	return &TopicCache{engine: e, open: map[uint64]*entry{}, chats: map[uint64]*entry{}}
 }
 
 // put adds a topic, drop takes it out. The caller holds the lock.
@@ -76,8 +51,7 @@ func (s *TopicCache) Open(ctx context.Context, t *storage.Topic) (*OpenTopic, er
 	if l := s.hold(t.Number, true); l != nil {
 		return l, nil
 	}
-	t.Lock.Lock()
-	defer t.Lock.Unlock()
+	defer t.Changing().End()
 	if l := s.hold(t.Number, true); l != nil {
 		return l, nil
 	}
@@ -91,7 +65,7 @@ func (s *TopicCache) Open(ctx context.Context, t *storage.Topic) (*OpenTopic, er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.Hold()
-	s.put(&entry{l, s.cfg.Steady()})
+	s.put(&entry{l, s.engine.Steady()})
 	return l, nil
 }
 
@@ -107,7 +81,7 @@ func (s *TopicCache) hold(number uint64, use bool) *OpenTopic {
 	}
 	e.Hold()
 	if use {
-		e.used = s.cfg.Steady()
+		e.used = s.engine.Steady()
 	}
 	return e.OpenTopic
 }
@@ -123,13 +97,13 @@ func (s *TopicCache) load(ctx context.Context, t *storage.Topic) (*OpenTopic, er
 		}
 		groups = append(groups, g)
 	}
-	reader, err := s.cfg.Sources.Open(ctx, t)
+	reader, err := s.engine.Sources.Open(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	cfg := PartitionConfig{
-		Store: s.cfg.Store, Log: reader, Flusher: s.cfg.Flusher, Memory: s.cfg.Memory, Clock: s.cfg.Steady,
-		Logger: s.cfg.Logger,
+		Store: s.engine.Store, Log: reader, Flusher: s.engine.Flusher, Memory: s.engine.Memory, Clock: s.engine.Steady,
+		Logger: s.engine.Logger,
 	}
 	for n := range v.Config.GetPartitions() {
 		p, err := OpenPartition(ctx, cfg, commitlog.Partition{Topic: t.Number, Number: n}, groups)
@@ -144,12 +118,12 @@ func (s *TopicCache) load(ctx context.Context, t *storage.Topic) (*OpenTopic, er
 		}
 	}
 	if v.Config.GetSemantics() == storage.Queue && t.Subscription(storage.QueueGroup) == nil {
-		if err := s.cfg.Queue(ctx, l); err != nil {
+		if err := s.engine.Subscriptions.BeginQueue(ctx, l); err != nil {
 			return nil, err
 		}
 	}
 	for _, sub := range t.Subscriptions() {
-		if err := s.cfg.Opened(l, sub); err != nil {
+		if err := s.engine.Backfills.Resume(l, sub); err != nil {
 			return nil, fmt.Errorf("subscription %s of %s: %w", sub.Group, t.Name, err)
 		}
 	}
@@ -160,20 +134,20 @@ func (s *TopicCache) load(ctx context.Context, t *storage.Topic) (*OpenTopic, er
 func (s *TopicCache) Register(l *OpenTopic, sub *storage.Subscription) {
 	t := l.Topic
 	g := NewGroup(GroupConfig{
-		Topic: t.Name, Name: sub.Group, Parts: l.Parts, Flusher: s.cfg.Flusher, Clock: s.cfg.Steady,
+		Topic: t.Name, Name: sub.Group, Parts: l.Parts, Flusher: s.engine.Flusher, Clock: s.engine.Steady,
 		KeyOrder: sub.Config.GetOrdering() == topicv1.Ordering_ORDERING_KEY,
 		Durable:  func() bool { return t.View().Config.GetCompletionMode() == storage.ReferenceCounting },
-		Letters: func(g *Group, part int, letters []machine.Undeliverable) {
-			s.cfg.Letters(t, g, part, letters)
+		Undeliverable: func(g *Group, part int, letters []machine.Undeliverable) {
+			s.engine.Observer.Undeliverable(t, g, part, letters)
 		},
 		Failed: func(err error) {
-			s.cfg.Logger.Warn("messages cannot be read, trying again", "topic", t.Name, "group", sub.Group, "error", err)
+			s.engine.Logger.Warn("messages cannot be read, trying again", "topic", t.Name, "group", sub.Group, "error", err)
 		},
 	}, sub.State)
 	g.Generation = sub.Row.Generation
-	g.Heartbeats.Init(sub, s.cfg.Clock())
+	g.Heartbeats.Init(sub, s.engine.Clock())
 	l.Add(g)
-	s.cfg.Watch()
+	s.engine.Observer.GroupActive()
 	g.Arm() // also for what failed too often before the process began
 }
 

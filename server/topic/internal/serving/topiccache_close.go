@@ -31,7 +31,7 @@ func (s *TopicCache) CloseIdle(unused time.Duration) {
 func (s *TopicCache) unused(long time.Duration) (list []*OpenTopic) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.cfg.Steady().Add(-long)
+	before := s.engine.Steady().Add(-long)
 	for _, e := range s.open {
 		if !e.Held() && !e.used.After(before) {
 			list = append(list, e.OpenTopic)
@@ -45,8 +45,7 @@ func (s *TopicCache) unused(long time.Duration) (list []*OpenTopic) {
 // changes between the look and the end, and the next one who opens it finds all of it in the
 // store, as a process that begins does.
 func (s *TopicCache) close(l *OpenTopic) {
-	l.Lock.Lock()
-	defer l.Lock.Unlock()
+	defer l.Changing().End()
 	s.mu.Lock()
 	e := s.open[l.Number]
 	free := e != nil && e.OpenTopic == l && !l.Held()

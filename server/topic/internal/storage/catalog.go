@@ -38,15 +38,15 @@ type Catalog struct {
 	create sync.Mutex // one topic is made at a time
 }
 
-// Topic is a topic with its subscriptions. Lock is held for writing while it is changed,
-// and for reading by who needs it not to change.
+// Topic is a topic with its subscriptions. It is changed within Changing; Reading keeps it from
+// being changed.
 type Topic struct {
 	Name   string
 	Number uint64
-	Lock   sync.RWMutex
 
 	view atomic.Pointer[View]
-	subs map[string]*Subscription // guarded by Lock
+	lock sync.RWMutex             // see Changing and Reading
+	subs map[string]*Subscription // guarded by lock
 }
 
 // View is what a topic was at a time. It does not change.

@@ -23,7 +23,9 @@ const (
 
 // SubscriptionConfig returns the settings of a subscription, all of them set. p is the topic's
 // preset. warnings are for people.
-func SubscriptionConfig(c *topicv1.SubscriptionConfig, p topicv1.Preset) (*topicv1.SubscriptionConfig, []string, error) {
+func SubscriptionConfig(
+	c *topicv1.SubscriptionConfig, p topicv1.Preset) (*topicv1.SubscriptionConfig, []string, error,
+) {
 	next := &topicv1.SubscriptionConfig{}
 	if c != nil {
 		next = proto.CloneOf(c)
