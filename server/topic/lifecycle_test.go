@@ -179,6 +179,61 @@ func TestResurrection(t *testing.T) {
 	})
 }
 
+// HQ-J09, HQ-M7, HQ-N5: what a group gets at most of what was there before it, or of what it
+// missed, are messages of all partitions together, however few some of them have.
+func TestBoundOfAllPartitions(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		x.configure("t", &topicv1.TopicConfig{Semantics: topicv1.Semantics_SEMANTICS_PUB_SUB, Partitions: 4})
+		x.subscribe("t", "holder", nil)
+		publish := func(key string, n int) {
+			list := messages(0, n)
+			for _, m := range list {
+				m.Key = key
+			}
+			_, err := x.Publish(t.Context(), op, &topicv1.PublishRequest{Topic: "t", Messages: list})
+			testkit.Must(t, err)
+		}
+		for i, n := range []int{150, 150, 60, 37, 3} { // of a key each
+			publish(fmt.Sprint("key ", i), n)
+		}
+		count := func(group string) int {
+			s := x.attach("t", group, "m")
+			list := x.receive(s)
+			x.ack(s, list)
+			s.End(serving.Broken)
+			return len(list)
+		}
+		for most, want := range map[int64]int{100: 100, 1: 1, 399: 399, 400: 400, 1000: 400, -1: 400} {
+			for _, held := range []bool{true, false} {
+				c := &topicv1.SubscriptionConfig{Backfill: held, MaxBackfillMessages: most,
+					Start: &topicv1.Position{At: &topicv1.Position_Earliest{Earliest: true}}}
+				name := fmt.Sprintf("at-most-%d-%t", most, held)
+				x.subscribe("t", name, c)
+				if n := count(name); n != want {
+					t.Errorf("%s: %d messages, want %d", name, n, want)
+				}
+			}
+		}
+		mortal := beats(2, 10)
+		mortal.MaxBackfillMessages = 100
+		x.subscribe("t", "mortal", mortal)
+		publish("key 0", 500) // acknowledged: it has not missed them
+		if n := count("mortal"); n != 500 {
+			t.Fatalf("%d messages before it dies", n)
+		}
+		testkit.Advance(20 * time.Second)
+		if s := x.state("t", "mortal"); s != storage.Dead {
+			t.Fatalf("the group is %v", s)
+		}
+		for i, n := range []int{0, 150, 60, 37, 3} {
+			publish(fmt.Sprint("key ", i), max(n, 1))
+		}
+		if n := count("mortal"); n != 100 {
+			t.Errorf("revived with %d messages, want 100", n)
+		}
+	})
+}
+
 // HQ-C08, HQ-C09, HQ-C10, HQ-C21, HQ-C22, HQ-C23: a subscription can be cancelled in each
 // state, and holds nothing from then on; the last member may do so as it leaves.
 func TestCancel(t *testing.T) {

@@ -158,7 +158,7 @@ func TestRelease(t *testing.T) {
 				must(t, err)
 				b, err = r.p.Restore(plain("b"), Dead, cursor)
 				must(t, err)
-				r.p.Reconcile()
+				r.p.Reconcile(func(*GroupState) int64 { return -1 })
 			}
 			for range 5 {
 				n, err := b.Release()

@@ -33,7 +33,6 @@ func (g *GroupState) leaseEnd(now int64) int64 {
 // Next hands out messages, limit at most: retries that are due and what is next, oldest
 // first. It appends to dst, which may have memory to use.
 func (g *GroupState) Next(now time.Time, limit int, dst []Piece) ([]Piece, Wait) {
-	g.p.Reconcile()
 	if g.state != Active || len(g.members) == 0 {
 		return dst, Wait{Reason: Full}
 	}

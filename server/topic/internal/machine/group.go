@@ -99,12 +99,18 @@ func (g *GroupState) changed() {
 	g.version++
 }
 
-// reach returns where a group begins that wants to begin at a position.
-func (g *GroupState) reach(from int64) int64 {
-	if limit := g.config.MaxBackfill; limit >= 0 {
-		from = max(from, g.p.end-limit)
-	}
-	return max(from, g.p.start)
+// unread is what the group has not acknowledged since it began.
+func (g *GroupState) unread() Set {
+	unread := SetOf(Run{From: max(g.start, g.p.start), To: g.p.end})
+	unread.Subtract(&g.acked)
+	return unread
+}
+
+// Missed returns how many positions a group that is dead, or that Reconcile resurrects, has not acknowledged since it
+// began: Resurrect gives it these.
+func (g *GroupState) Missed() int64 {
+	unread := g.unread()
+	return unread.Count(0, g.p.end)
 }
 
 // claim lets the group read what it has not acknowledged from a position on and makes it
@@ -219,24 +225,26 @@ func (g *GroupState) drop(to int64) int64 {
 	return before - g.required.Count(0, g.p.end)
 }
 
-// Resurrect makes a dead group active. With backfill it is to receive what it has missed,
-// the newest Config.MaxBackfill positions at most: those that are not complete are held
-// for it, the others are delivered as long as they are there. It returns how many these
-// are. Error: ErrState if it is not dead, as for the second of two calls.
-func (g *GroupState) Resurrect(backfill bool) (int64, error) {
+// Resurrect makes a dead group active. It is to receive what it has missed, the newest
+// most positions; negative: all of them. Those that are not complete are held for it, the
+// others are delivered as long as they are there. It returns how many these are. Error:
+// ErrState if it is not dead, as for the second of two calls.
+func (g *GroupState) Resurrect(most int64) (int64, error) {
 	if g.state != Dead {
 		return 0, ErrState
 	}
 	g.p.hold(g.start)
-	return g.resurrect(backfill), nil
+	return g.resurrect(most), nil
 }
 
-func (g *GroupState) resurrect(backfill bool) int64 {
+func (g *GroupState) resurrect(most int64) int64 {
 	g.drop(NoEnd)
 	g.state = Active
-	from := g.p.end
-	if backfill {
-		from = g.reach(g.start)
+	from := max(g.start, g.p.start)
+	if unread := g.unread(); most == 0 {
+		from = g.p.end
+	} else if n := unread.Count(0, g.p.end); most > 0 && n > most {
+		from = unread.Nth(n - most)
 	}
 	n := g.claim(from, true)
 	g.rebuild()

@@ -93,7 +93,6 @@ func (p *Machine) pinned() int64 {
 // message is either older than c.Forced, or held by no group and older than the cutoff
 // of its kind.
 func (p *Machine) TrimLimit(c Cutoffs) int64 {
-	p.Reconcile()
 	unrequired := SetOf(Run{From: p.start, To: p.end})
 	unrequired.Subtract(&p.settled)
 	for _, g := range p.groups {
@@ -186,7 +185,7 @@ func (p *Machine) Subscribe(c Config, b Begin) (g *GroupState, start int64, gap 
 	}
 	p.hold(b.Start)
 	g = p.add(c, Active)
-	g.start = g.reach(b.Start)
+	g.start = max(b.Start, p.start)
 	g.claim(g.start, b.Backfill)
 	if b.Rest {
 		complete := p.complete()

@@ -120,11 +120,20 @@ func (m *model) claim(g *modelGroup, from int64, hold bool) int64 {
 	return n
 }
 
-func (m *model) reach(g *modelGroup, from int64) int64 {
-	if g.config.MaxBackfill >= 0 {
-		from = max(from, m.end-g.config.MaxBackfill)
+// missed returns from where on a group reads that comes back with the newest most of the positions that it has not
+// acknowledged since it began; negative: all.
+func (m *model) missed(g *modelGroup, most int64) int64 {
+	from := m.end
+	for _, r := range slices.Backward(m.records) {
+		if most == 0 || r.position < max(g.start, m.start) {
+			break
+		}
+		if !r.acked[g] {
+			from = r.position
+			most--
+		}
 	}
-	return max(from, m.start)
+	return from
 }
 
 // drop takes a group off what it has not acknowledged before a position.

@@ -17,7 +17,7 @@ func (r *rig) restart(state []byte, cursors map[string][]byte, states map[string
 		_, err := r.p.Restore(plain(name), states[name], cursor)
 		must(r, err)
 	}
-	r.p.Reconcile()
+	r.p.Reconcile(func(*GroupState) int64 { return -1 })
 }
 
 // HQ-E03, HQ-E04: the floor is the first position that is not acknowledged, not the
@@ -126,11 +126,6 @@ func TestStarts(t *testing.T) {
 	is(t, "no longer there", start == 5 && gap, true)
 	is(t, "is held for it", r.p.TrimLimit(Cutoffs{Complete: 20, Unrequired: 20}), 5)
 	same(t, "and read", r.positions(held), seq(5, 20))
-	c := plain("bounded")
-	c.MaxBackfill = 4
-	bounded, start, gap := begin(c, Begin{Start: 5, Backfill: true})
-	is(t, "bounded", start == 16 && !gap, true)
-	same(t, "newest", r.positions(bounded), seq(16, 20))
 	_, _, _, err := r.p.Subscribe(plain("beyond"), Begin{Start: 21})
 	is(t, "beyond the end", errors.Is(err, ErrOutOfRange), true)
 	r.p.Trimmed(10)
@@ -175,9 +170,7 @@ func TestPublishedBeforeTheRelease(t *testing.T) {
 // count.
 func TestResurrection(t *testing.T) {
 	r := newRig(t)
-	c := plain("g")
-	c.MaxBackfill = 50
-	g, other := r.group(c), r.group(plain("other"))
+	g, other := r.group(plain("g")), r.group(plain("other"))
 	m, o := r.member(g, "m"), r.member(other, "m")
 	r.messages(100)
 	r.next(g)
@@ -192,7 +185,8 @@ func TestResurrection(t *testing.T) {
 	is(t, "limit without the dead", r.p.TrimLimit(Cutoffs{Complete: 200, Unrequired: 200}), 100)
 	var done, refusedTo int
 	for range 10 {
-		if n, err := g.Resurrect(true); err == nil {
+		is(t, "missed in all", g.Missed(), 190)
+		if n, err := g.Resurrect(50); err == nil {
 			done++
 			is(t, "missed", n, 50)
 		} else if errors.Is(err, ErrState) {
@@ -207,13 +201,14 @@ func TestResurrection(t *testing.T) {
 	r.messages(1)
 	same(t, "and continues", r.positions(g), []int64{200})
 	must(t, g.Die())
-	n, err := g.Resurrect(false)
+	n, err := g.Resurrect(0)
 	must(t, err)
 	is(t, "without backfill", n, 0)
 	is(t, "pending", g.Stats().Pending, 0)
 }
 
-// A group whose row says that it is back, and whose cursor does not, gets what it missed.
+// A group whose row says that it is back, and whose cursor does not, gets what it missed, as much
+// as it may have.
 func TestBackBeforeTheCursor(t *testing.T) {
 	r := newRig(t)
 	g := r.group(plain("g"))
@@ -223,16 +218,18 @@ func TestBackBeforeTheCursor(t *testing.T) {
 	must(t, err)
 	cursor := g.AppendCursor(nil)
 	r.messages(5)
-	for name, next := range map[string]func(*GroupState){
-		"delivery": func(g *GroupState) { same(t, "missed", r.positions(g), seq(0, 10)) },
-		"trim":     func(*GroupState) { is(t, "limit", r.p.TrimLimit(Cutoffs{Complete: 10, Unrequired: 10}), 0) },
-	} {
+	for most, from := range map[int64]int64{-1: 0, 20: 0, 10: 0, 4: 6, 0: 10} {
 		r.p = New(0, 0, r.end, r)
 		g, err := r.p.Restore(plain("g"), Active, cursor)
 		must(t, err)
+		is(t, "returning", len(r.p.Returning()), 1)
+		is(t, "missed", g.Missed(), 10)
+		r.p.Reconcile(func(*GroupState) int64 { return most })
+		is(t, "returning after it", len(r.p.Returning()), 0)
 		r.member(g, "m")
-		next(g)
-		is(t, "pending after "+name, g.Stats().Pending, 10)
+		is(t, "limit", r.p.TrimLimit(Cutoffs{Complete: 10, Unrequired: 10}), from)
+		same(t, "missed", r.positions(g), seq(from, 10))
+		is(t, "pending", g.Stats().Pending, 10-from)
 	}
 }
 
@@ -306,7 +303,6 @@ func TestVoids(t *testing.T) {
 func TestHistoryIsBounded(t *testing.T) {
 	r := newRig(t)
 	c := plain("g")
-	c.MaxBackfill = 0
 	g := r.group(c)
 	r.group(plain("other"))
 	b := NewBudget(MaxMessages, MaxBytes, true)
@@ -324,7 +320,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		if n := len(g.AppendCursor(nil)); n > MaxCursor {
 			t.Errorf("a cursor of %d bytes", n)
 		}
-		_, err = g.Resurrect(true)
+		_, err = g.Resurrect(0)
 		must(t, err)
 	}
 	if n := g.required.Len() + g.readable.Len() + g.acked.Len(); n > Window/2+3 {

@@ -75,7 +75,7 @@ func (r *rig) messages(n int) {
 func plain(name string) Config {
 	return Config{
 		Name: name, Generation: 1, MaxAttempts: 5, InitialBackoff: time.Second, MaxBackoff: 5 * time.Minute,
-		Lease: 30 * time.Second, HoldsPaused: true, MaxBackfill: -1,
+		Lease: 30 * time.Second, HoldsPaused: true,
 	}
 }
 

@@ -127,15 +127,24 @@ func HasUndeliverable(c *Config, s State, saved []byte) (bool, error) {
 	return slices.ContainsFunc(d.Failures, func(f SavedFailure) bool { return buries(c, s, f.Attempts) }), nil
 }
 
-// Reconcile resurrects the restored groups whose rows say that they live, and whose cursors
-// do not. What they are to receive depends on all groups, so it is called when these are
-// there; Next and TrimLimit do so by themselves.
-func (p *Machine) Reconcile() {
+// Returning are the restored groups whose rows say that they live, and whose cursors do not.
+func (p *Machine) Returning() (list []*GroupState) {
 	for _, g := range p.returning {
-		if s := g.state; s == Active || s == Paused {
-			g.resurrect(true)
-			g.state = s
+		if g.state == Active || g.state == Paused {
+			list = append(list, g)
 		}
+	}
+	return list
+}
+
+// Reconcile resurrects the returning groups, each with the newest positions that it has
+// missed, as many as most says; negative: all. What they are to receive depends on all
+// groups, so it is called when these are there, and before any other method.
+func (p *Machine) Reconcile(most func(*GroupState) int64) {
+	for _, g := range p.Returning() {
+		s := g.state
+		g.resurrect(most(g))
+		g.state = s
 	}
 	p.returning = nil
 }

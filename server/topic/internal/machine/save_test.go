@@ -118,7 +118,7 @@ func FuzzCursor(f *testing.F) {
 			}
 			return
 		}
-		r.p.Reconcile()
+		r.p.Reconcile(func(*GroupState) int64 { return -1 })
 		m := r.member(g, "m")
 		for _, h := range r.next(g) {
 			m.Ack(Positions{Base: h.position}, nil)
@@ -166,7 +166,7 @@ func TestCursorStopsTheGroup(t *testing.T) {
 	racetest.SkipSerial(t)
 	r := newRig(t)
 	c := plain("g")
-	c.MaxAttempts, c.MaxBackfill = 1000, 0
+	c.MaxAttempts = 1000
 	g := r.group(c)
 	m, err := g.Attach("m", nil, NewBudget(MaxMessages, MaxBytes, true))
 	must(t, err)
@@ -179,7 +179,7 @@ func TestCursorStopsTheGroup(t *testing.T) {
 	must(t, g.Die())
 	_, err = g.Release()
 	must(t, err)
-	_, err = g.Resurrect(true)
+	_, err = g.Resurrect(0)
 	must(t, err)
 	base := r.end
 	r.messages(Window)

@@ -75,9 +75,6 @@ type Config struct {
 	Lease          time.Duration
 	// HoldsPaused says whether the group, while it is paused, holds the watermark.
 	HoldsPaused bool
-	// MaxBackfill is how many of the newest positions a group gets at most that it begins
-	// or comes back with; negative: no limit.
-	MaxBackfill int64
 }
 
 // Begin is where a group begins.

@@ -35,7 +35,6 @@ func (p *Machine) Tracked() int64 {
 // Orphans returns the messages below a position that wait for nobody: no group is to receive
 // them, and none has completed them.
 func (p *Machine) Orphans(before int64) (set Set) {
-	p.Reconcile()
 	if before = min(before, p.end); before > p.start {
 		set.Add(p.start, before)
 	}

@@ -126,7 +126,7 @@ func (w *world) config(name string, generation int64) (Config, string) {
 	c := Config{
 		Name: name, Generation: generation, MaxAttempts: 1 + w.rng.IntN(3), Exhausted: Exhausted(w.rng.IntN(3)),
 		InitialBackoff: time.Second, MaxBackoff: 3 * time.Second, Lease: 30 * time.Second,
-		KeyOrder: w.one(3), Hash: w.one(4), HoldsPaused: !w.one(4), MaxBackfill: pick(w, []int64{-1, -1, 0, 10}),
+		KeyOrder: w.one(3), Hash: w.one(4), HoldsPaused: !w.one(4),
 	}
 	kind := ""
 	if w.one(4) {
@@ -169,7 +169,7 @@ func (w *world) subscribe() {
 		config: c, kind: kind, state: Active, real: real,
 		fails: map[int64]fail{}, leases: map[int64]loan{}, dying: map[int64]bool{}, letters: map[int64]bool{},
 	}
-	g.start = w.m.reach(g, begin.Start)
+	g.start = max(begin.Start, w.m.start)
 	if start != g.start || gap != (begin.Start < w.m.start) {
 		w.fail("subscribe: begins at %d with gap %v, asked for %+v", start, gap, begin)
 	}
@@ -246,10 +246,10 @@ func (w *world) crash() {
 	for _, g := range w.m.groups {
 		if (g.state == Active || g.state == Paused) && !g.saved.open {
 			w.m.drop(g, 1<<62)
-			w.m.claim(g, w.m.reach(g, g.start), true)
+			w.m.claim(g, w.m.missed(g, mostOf(g.config.Name)), true)
 		}
 	}
-	w.p.Reconcile()
+	w.p.Reconcile(func(g *GroupState) int64 { return mostOf(g.config.Name) })
 	for _, g := range w.m.groups {
 		w.m.dieAgain(g)
 	}
@@ -349,20 +349,19 @@ func (w *world) release(g *modelGroup, live bool) {
 	w.m.save(g)
 }
 
+// mostOf is how much of what it has missed a group gets after a crash between its row and its cursor.
+func mostOf(name string) int64 { return map[string]int64{"a": -1, "b": -1, "c": 0, "d": 10}[name] }
+
 func (w *world) resurrect(g *modelGroup) {
-	dead, backfill := g.state == Dead, w.one(2)
+	dead, most := g.state == Dead, pick(w, []int64{-1, -1, 0, 10})
 	var n, want int64
 	// The crash between row and cursor resurrects with what was missed.
 	w.transition("resurrect", g, Active, dead, func() (err error) {
-		n, err = g.real.Resurrect(backfill)
+		n, err = g.real.Resurrect(most)
 		return err
 	}, func() {
 		w.m.drop(g, 1<<62)
-		from := w.m.end
-		if backfill {
-			from = w.m.reach(g, g.start)
-		}
-		if want = w.m.claim(g, from, true); n != want {
+		if want = w.m.claim(g, w.m.missed(g, most), true); n != want {
 			w.fail("resurrection of %s: %d, should be %d", g.config.Name, n, want)
 		}
 	})

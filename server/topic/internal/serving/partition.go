@@ -52,7 +52,7 @@ type saved struct {
 // unplaced is no place.
 const unplaced = math.MinInt64
 
-// OpenPartition loads a partition with its groups.
+// OpenPartition loads a partition with its groups. Its machine is to be reconciled before anything else is asked of it.
 func OpenPartition(
 	ctx context.Context, cfg PartitionConfig, address commitlog.Partition, groups []StoredGroup) (*Partition, error,
 ) {
@@ -83,7 +83,6 @@ func OpenPartition(
 		}
 		p.saved[g.Config.Name] = s
 	}
-	p.machine.Reconcile() // what is asked of the machine is right before the first Next
 	return p, nil
 }
 

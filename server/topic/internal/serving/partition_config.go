@@ -20,7 +20,7 @@ func config(s *storage.Subscription, pausePins bool) (machine.Config, error) {
 		Hash:        s.Config.GetSelection() == topicv1.Selection_SELECTION_HASH,
 		MaxAttempts: int(r.GetMaxAttempts()), InitialBackoff: r.GetInitialBackoff().AsDuration(),
 		MaxBackoff: r.GetMaxBackoff().AsDuration(), Lease: r.GetLease().AsDuration(),
-		HoldsPaused: pausePins, MaxBackfill: s.Config.GetMaxBackfillMessages(),
+		HoldsPaused: pausePins,
 	}
 	switch s.Config.GetExhausted() {
 	case topicv1.Exhausted_EXHAUSTED_PARK_KEY:

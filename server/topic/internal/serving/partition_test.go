@@ -62,7 +62,7 @@ func (b *bench) Transact(ctx context.Context, p store.Plan) error {
 func groupOf(names ...string) (list []StoredGroup) {
 	for _, n := range names {
 		list = append(list, StoredGroup{Config: machine.Config{
-			Name: n, Generation: 1, MaxAttempts: 5, Lease: time.Minute, MaxBackfill: -1,
+			Name: n, Generation: 1, MaxAttempts: 5, Lease: time.Minute,
 		}, State: machine.Active})
 	}
 	return list
@@ -312,6 +312,7 @@ func TestRevivedAtOpen(t *testing.T) {
 	b.publish(p, 4, 1)
 	q := b.again(p, groupOf("g", "h")...)
 	q.Do(func(m *machine.Machine) {
+		m.Reconcile(func(g *machine.GroupState) int64 { return g.Missed() })
 		if n := m.Group("g").Stats().Pending; n != 4 {
 			t.Errorf("%d pending, not 4", n)
 		}

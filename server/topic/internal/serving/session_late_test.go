@@ -45,7 +45,7 @@ func newFixture(t *testing.T, maxAttempts int, clock func() time.Time) *fixture 
 	part.Do(func(m *machine.Machine) {
 		_, _, _, err = m.Subscribe(machine.Config{
 			Name: "g", Generation: 1, MaxAttempts: maxAttempts, InitialBackoff: time.Second, MaxBackoff: 2 * time.Second,
-			Lease: time.Minute, MaxBackfill: -1,
+			Lease: time.Minute,
 		}, machine.Begin{})
 	})
 	testkit.Must(t, err)

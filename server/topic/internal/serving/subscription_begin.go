@@ -79,21 +79,29 @@ func (m *SubscriptionManager) place(
 ) error {
 	var writes []store.Write
 	changed := false
+	starts, ends, reached := make([]int64, len(l.Parts)), make([]int64, len(l.Parts)), make([]int64, len(l.Parts))
 	for n, p := range l.Parts {
-		start, err := m.Resolve(ctx, l, n, sub.Config.GetStart())
+		at, err := m.Resolve(ctx, l, n, sub.Config.GetStart())
 		if err != nil {
 			return err
 		}
-		var gap bool
+		start, end := p.Bounds()
+		sub.Row.Gap = sub.Row.Gap || at < start
+		starts[n], ends[n], reached[n] = max(at, start), end, end-max(at, start)
+	}
+	for n, most := range split(sub.Config.GetMaxBackfillMessages(), reached) { // the bound is that of all partitions
+		starts[n] = max(starts[n], ends[n]-most)
+	}
+	for n, p := range l.Parts {
+		var err error
 		p.Do(func(m *machine.Machine) {
-			_, _, gap, err = m.Subscribe(c, machine.Begin{
-				Start: start, Backfill: sub.Config.GetBackfill(), Rest: sub.Group == storage.QueueGroup,
+			_, _, _, err = m.Subscribe(c, machine.Begin{
+				Start: starts[n], Backfill: sub.Config.GetBackfill(), Rest: sub.Group == storage.QueueGroup,
 			})
 		})
 		if err != nil {
 			return unexpected(err)
 		}
-		sub.Row.Gap = sub.Row.Gap || gap
 		changed = p.MarkState() || changed
 		writes = append(writes, p.First(sub.Group))
 	}

@@ -60,24 +60,32 @@ func (m *SubscriptionManager) transition(
 	if err := m.engine.Catalog.Put(ctx, t, &sub); err != nil {
 		return old.State, false, err
 	}
-	messages, err := m.apply(l, g, name, old.State, next, tr != storage.Continue)
+	most := old.Config.GetMaxBackfillMessages()
+	if tr == storage.Continue {
+		most = 0
+	}
+	messages, err := m.apply(l, g, name, old.State, next, most)
 	m.engine.Logger.Info("subscription changed", "topic", t.Name, "group", name, "generation", sub.Row.Generation,
 		"from", storage.StateName(old.State), "to", storage.StateName(next), "messages", messages, "by", by)
 	return next, true, err
 }
 
-// apply makes of a change of state what it is for the messages, and notifies the members. With
-// backfill a dead group gets what it missed. It returns how many messages were released, or
-// are to be delivered again.
+// apply makes of a change of state what it is for the messages, and notifies the members. A dead
+// group gets most of the messages that it missed, those of all partitions together; negative: all.
+// It returns how many messages were released, or are to be delivered again.
 func (m *SubscriptionManager) apply(
-	l *OpenTopic, g *Group, name string, from, to storage.State, backfill bool,
+	l *OpenTopic, g *Group, name string, from, to storage.State, most int64,
 ) (messages int64, err error) {
 	if g == nil { // it had ended
 		return 0, nil
 	}
-	err = g.Do(func(_ int, h *machine.GroupState) error {
-		n, err := step(h, from, to, backfill)
-		messages += n
+	shares := make([]int64, len(l.Parts))
+	if from == storage.Dead && to == storage.Active {
+		shares = split(most, missed(l, name))
+	}
+	err = g.Do(func(n int, h *machine.GroupState) error {
+		released, err := step(h, from, to, shares[n])
+		messages += released
 		return unexpected(err)
 	})
 	switch to {
@@ -99,14 +107,27 @@ func (m *SubscriptionManager) apply(
 	return messages, err
 }
 
-func step(h *machine.GroupState, from, to storage.State, backfill bool) (messages int64, err error) {
+// missed is how many messages of each partition a group has missed.
+func missed(l *OpenTopic, name string) []int64 {
+	list := make([]int64, len(l.Parts))
+	for n, p := range l.Parts {
+		p.Do(func(m *machine.Machine) {
+			if g := m.Group(name); g != nil {
+				list[n] = g.Missed()
+			}
+		})
+	}
+	return list
+}
+
+func step(h *machine.GroupState, from, to storage.State, most int64) (messages int64, err error) {
 	switch {
 	case to == storage.Paused:
 		return 0, h.Pause()
 	case to == storage.Active && from == storage.Paused:
 		return 0, h.Resume()
 	case to == storage.Active:
-		return h.Resurrect(backfill)
+		return h.Resurrect(most)
 	case to == storage.Dead:
 		err = h.Die()
 	case to == storage.Cancelled:

@@ -112,6 +112,7 @@ func (s *TopicCache) load(ctx context.Context, t *storage.Topic) (*OpenTopic, er
 		}
 		l.Parts = append(l.Parts, p)
 	}
+	reconcile(l)
 	for _, sub := range t.Subscriptions() {
 		if sub.State != storage.Cancelled {
 			s.Register(l, sub)
@@ -128,6 +129,30 @@ func (s *TopicCache) load(ctx context.Context, t *storage.Topic) (*OpenTopic, er
 		}
 	}
 	return l, nil
+}
+
+// reconcile gives groups what they missed that a crash left with a row that says that they live again, and cursors that
+// do not. If it came between two cursors, the group's bound is that of the partitions that are left.
+func reconcile(l *OpenTopic) {
+	shares := map[string][]int64{}
+	for n, p := range l.Parts {
+		p.Do(func(m *machine.Machine) {
+			for _, g := range m.Returning() {
+				if shares[g.Config().Name] == nil {
+					shares[g.Config().Name] = make([]int64, len(l.Parts))
+				}
+				shares[g.Config().Name][n] = g.Missed()
+			}
+		})
+	}
+	for name, missed := range shares {
+		shares[name] = split(l.Topic.Subscription(name).Config.GetMaxBackfillMessages(), missed)
+	}
+	for n, p := range l.Parts {
+		p.Do(func(m *machine.Machine) {
+			m.Reconcile(func(g *machine.GroupState) int64 { return shares[g.Config().Name][n] })
+		})
+	}
 }
 
 // Register makes a subscription one that members can attach to.
