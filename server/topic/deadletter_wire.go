@@ -13,13 +13,15 @@ import (
 // MaxDeadLetterTopics is how many topics a selection names at most.
 const MaxDeadLetterTopics = 10_000
 
-// PlaceFromWire is a place; the zero Place for nil.
+// PlaceFromWire is a place; the zero DeadLetterPlace for nil.
 func PlaceFromWire(p *linkv1.LetterPlace) operations.DeadLetterPlace {
-	return operations.DeadLetterPlace{Log: p.GetLog(), Parked: p.GetParked(), Partition: p.GetPartition(), Position: p.GetPosition(),
-		Group: p.GetGroup()}
+	return operations.DeadLetterPlace{
+		Log: p.GetLog(), Parked: p.GetParked(), Partition: p.GetPartition(), Position: p.GetPosition(),
+		Group: p.GetGroup(),
+	}
 }
 
-// PlaceToWire is the inverse of Place.
+// PlaceToWire is the inverse of PlaceFromWire.
 func PlaceToWire(p operations.DeadLetterPlace) *linkv1.LetterPlace {
 	return &linkv1.LetterPlace{Log: p.Log, Parked: p.Parked, Partition: p.Partition, Position: p.Position, Group: p.Group}
 }
@@ -45,8 +47,9 @@ func SelectionFromWire(m *linkv1.LetterSelection) operations.DeadLetterSelection
 	return s
 }
 
-// SelectionToWire is the inverse of Selection, for what a slot may have: logs that has and
-// numbers of topics that owns. A selection of no topic cannot be expressed; its caller asks nobody.
+// SelectionToWire is the inverse of SelectionFromWire, for what a slot may have: logs that has
+// and numbers of topics that owns. A selection of no topic cannot be expressed; its caller asks
+// nobody.
 func SelectionToWire(
 	s *operations.DeadLetterSelection, has func(log string) bool, owns func(number uint64) bool,
 ) *linkv1.LetterSelection {
@@ -88,7 +91,7 @@ func DeadLetterFromWire(m *linkv1.Letter) operations.DeadLetter {
 	return l
 }
 
-// DeadLetterToWire is the inverse of Letter.
+// DeadLetterToWire is the inverse of DeadLetterFromWire.
 func DeadLetterToWire(l operations.DeadLetter) *linkv1.Letter {
 	return &linkv1.Letter{
 		Place: PlaceToWire(l.Place), Number: l.Number, Topic: l.Topic, Partition: l.Partition, Position: l.Position,
@@ -106,7 +109,9 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 
 // DeadLetterRefFromWire is a letter as far as it is named.
 func DeadLetterRefFromWire(m *linkv1.LetterRef) operations.DeadLetter {
-	return operations.DeadLetter{Place: PlaceFromWire(m.GetPlace()), Number: m.GetNumber(), Topic: m.GetTopic(), Group: m.GetGroup()}
+	return operations.DeadLetter{
+		Place: PlaceFromWire(m.GetPlace()), Number: m.GetNumber(), Topic: m.GetTopic(), Group: m.GetGroup(),
+	}
 }
 
 // DeadLetterRefToWire names a letter.

@@ -43,15 +43,17 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("%+v, want %+v", got, l)
 		}
 		ref := DeadLetterRefFromWire(over(t, DeadLetterRefToWire(l)))
-		if want := (operations.DeadLetter{Place: l.Place, Number: l.Number, Topic: l.Topic, Group: l.Group}); !reflect.DeepEqual(
-			ref, want) {
+		want := operations.DeadLetter{Place: l.Place, Number: l.Number, Topic: l.Topic, Group: l.Group}
+		if !reflect.DeepEqual(ref, want) {
 			t.Errorf("%+v, want %+v", ref, want)
 		}
 	}
 	everything := func(string) bool { return true }
 	owns := func(n uint64) bool { return n == 1 }
-	for _, s := range []operations.DeadLetterSelection{{}, {Topic: "t", Group: "g", Dead: true, Places: []operations.DeadLetterPlace{place},
-		Logs: map[string]bool{"t.dlq": true}, After: map[commitlog.Partition]int64{{Topic: 1, Number: 2}: 3}}} {
+	for _, s := range []operations.DeadLetterSelection{{}, {
+		Topic: "t", Group: "g", Dead: true, Places: []operations.DeadLetterPlace{place},
+		Logs: map[string]bool{"t.dlq": true}, After: map[commitlog.Partition]int64{{Topic: 1, Number: 2}: 3},
+	}} {
 		if got := SelectionFromWire(over(t, SelectionToWire(&s, everything, owns))); !reflect.DeepEqual(got, s) {
 			t.Errorf("%+v, want %+v", got, s)
 		}
@@ -60,8 +62,10 @@ func TestRoundTrip(t *testing.T) {
 
 // A slot is asked for what it may have, and for all if too much is named.
 func TestSelectionOfASlot(t *testing.T) {
-	s := operations.DeadLetterSelection{Places: []operations.DeadLetterPlace{{Log: "a"}, {Log: "b"}}, Logs: map[string]bool{"a": true, "b": true},
-		After: map[commitlog.Partition]int64{{Topic: 1}: 1, {Topic: 2}: 2}}
+	s := operations.DeadLetterSelection{
+		Places: []operations.DeadLetterPlace{{Log: "a"}, {Log: "b"}}, Logs: map[string]bool{"a": true, "b": true},
+		After: map[commitlog.Partition]int64{{Topic: 1}: 1, {Topic: 2}: 2},
+	}
 	has := func(log string) bool { return log == "b" }
 	m := SelectionToWire(&s, has, func(n uint64) bool { return n == 2 })
 	want := &linkv1.LetterSelection{Places: []*linkv1.LetterPlace{{Log: "b"}}, Logs: []string{"b"},

@@ -15,18 +15,22 @@ type (
 	Slot = storage.Slot
 	// Events are the topics with the events of all chats.
 	Events = serving.Events
-	// Counters count since the start, Gauges are what a look at all topics found, for metrics.
-	Counters         = serving.Counters
-	Gauges           = serving.Gauges
+	// Counters count since the start, for metrics.
+	Counters = serving.Counters
+	// Gauges are what a look at all topics found, for metrics.
+	Gauges = serving.Gauges
+	// BackfillCounters count what backfills did since the start, for metrics.
 	BackfillCounters = serving.BackfillCounters
 	// Admin is what operators do with topics.
 	Admin = operations.Admin
-	// DeadLetter is a message that a group gave up, at its DeadLetterPlace. A DeadLetterStore
-	// finds those that a DeadLetterSelection means.
-	DeadLetter          = operations.DeadLetter
-	DeadLetterPlace     = operations.DeadLetterPlace
+	// DeadLetter is a message that a group gave up.
+	DeadLetter = operations.DeadLetter
+	// DeadLetterPlace is where a dead letter stands.
+	DeadLetterPlace = operations.DeadLetterPlace
+	// DeadLetterSelection says which dead letters are meant.
 	DeadLetterSelection = operations.DeadLetterSelection
-	DeadLetterStore     = operations.DeadLetterStore
+	// DeadLetterStore finds dead letters, redrives and discards them.
+	DeadLetterStore = operations.DeadLetterStore
 )
 
 // Errors of the parts.

@@ -20,9 +20,14 @@ func uses(x *fixture) map[string]func(ctx context.Context) error {
 	group := func(f call, g string) func(context.Context) error {
 		return func(ctx context.Context) error { _, err := f(ctx, op, "t", g); return err }
 	}
+	job := func(k operations.JobKind) func(context.Context) error {
+		return func(ctx context.Context) error { _, err := x.jobs.RunNow(ctx, k); return err }
+	}
 	a := x.Admin()
-	parked := operations.DeadLetter{Topic: "t", Group: "g", Place: operations.DeadLetterPlace{Log: "t", Parked: true, Group: "g"}}
-	gone := operations.DeadLetter{Topic: "t", Group: "g", Place: operations.DeadLetterPlace{Log: "t.dlq"}, Message: &topicv1.TopicMessage{}}
+	parked := operations.DeadLetter{Topic: "t", Group: "g",
+		Place: operations.DeadLetterPlace{Log: "t", Parked: true, Group: "g"}}
+	gone := operations.DeadLetter{Topic: "t", Group: "g",
+		Place: operations.DeadLetterPlace{Log: "t.dlq"}, Message: &topicv1.TopicMessage{}}
 	return map[string]func(ctx context.Context) error{
 		"topic": func(ctx context.Context) error { _, err := x.Topic(ctx, op, "t"); return err },
 		"configure": func(ctx context.Context) error {
@@ -116,14 +121,15 @@ func uses(x *fixture) map[string]func(ctx context.Context) error {
 			return err
 		},
 		"scan letters": func(ctx context.Context) error {
-			return x.DeadLetters().Scan(ctx, operations.DeadLetterSelection{}, operations.DeadLetterPlace{}, func(operations.DeadLetter) error { return nil })
+			return x.DeadLetters().Scan(ctx, operations.DeadLetterSelection{}, operations.DeadLetterPlace{},
+				func(operations.DeadLetter) error { return nil })
 		},
 		"redrive":           func(ctx context.Context) error { return x.DeadLetters().Redrive(ctx, gone) },
 		"redrive unparked":  func(ctx context.Context) error { return x.DeadLetters().Redrive(ctx, parked) },
 		"discard unparked":  func(ctx context.Context) error { return x.DeadLetters().Discard(ctx, parked) },
-		"trim":              func(ctx context.Context) error { _, err := x.jobs.RunNow(ctx, operations.Trim); return err },
-		"detect":            func(ctx context.Context) error { _, err := x.jobs.RunNow(ctx, operations.Detection); return err },
-		"clean up":          func(ctx context.Context) error { _, err := x.jobs.RunNow(ctx, operations.Subscriptions); return err },
+		"trim":              job(operations.Trim),
+		"detect":            job(operations.Detection),
+		"clean up":          job(operations.Subscriptions),
 		"nothing, and wait": func(context.Context) error { time.Sleep(11 * time.Minute); return nil },
 	}
 }

@@ -14,7 +14,8 @@ import (
 // scanned lists the letters of a topic's messages.
 func (x *fixture) scanned(topic string) (list []operations.DeadLetter) {
 	x.t.Helper()
-	err := x.DeadLetters().Scan(x.t.Context(), operations.DeadLetterSelection{Topic: topic}, operations.DeadLetterPlace{}, func(l operations.DeadLetter) error {
+	of, first := operations.DeadLetterSelection{Topic: topic}, operations.DeadLetterPlace{}
+	err := x.DeadLetters().Scan(x.t.Context(), of, first, func(l operations.DeadLetter) error {
 		list = append(list, l)
 		return nil
 	})
@@ -213,7 +214,8 @@ func TestSelectLetters(t *testing.T) {
 			if n := count(operations.DeadLetterSelection{}, l.Place); n != len(all)-i {
 				t.Errorf("from %v on there are %d, not %d", l.Place, n, len(all)-i)
 			}
-			if n := count(operations.DeadLetterSelection{Places: []operations.DeadLetterPlace{l.Place}}, operations.DeadLetterPlace{}); n != 1 {
+			one := operations.DeadLetterSelection{Places: []operations.DeadLetterPlace{l.Place}}
+			if n := count(one, operations.DeadLetterPlace{}); n != 1 {
 				t.Errorf("%v is found %d times", l.Place, n)
 			}
 		}
@@ -221,9 +223,11 @@ func TestSelectLetters(t *testing.T) {
 			sel  operations.DeadLetterSelection
 			want int
 		}{
-			"topic": {operations.DeadLetterSelection{Topic: "t"}, 40}, "group": {operations.DeadLetterSelection{Group: "h"}, 40},
-			"log":  {operations.DeadLetterSelection{Logs: map[string]bool{"u.dlq": true}}, 40},
-			"both": {operations.DeadLetterSelection{Topic: "t", Group: "g", Dead: true}, 20}, "none": {operations.DeadLetterSelection{Topic: "v"}, 0},
+			"topic": {operations.DeadLetterSelection{Topic: "t"}, 40},
+			"group": {operations.DeadLetterSelection{Group: "h"}, 40},
+			"log":   {operations.DeadLetterSelection{Logs: map[string]bool{"u.dlq": true}}, 40},
+			"both":  {operations.DeadLetterSelection{Topic: "t", Group: "g", Dead: true}, 20},
+			"none":  {operations.DeadLetterSelection{Topic: "v"}, 0},
 		} {
 			if n := count(c.sel, operations.DeadLetterPlace{}); n != c.want {
 				t.Errorf("%s: %d, not %d", name, n, c.want)

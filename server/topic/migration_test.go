@@ -416,7 +416,8 @@ func TestConfigureDryRun(t *testing.T) {
 		}
 		ask = &topicv1.ConfigureTopicRequest{Topic: "new", DryRun: true, Config: &topicv1.TopicConfig{Partitions: 3}}
 		r, err = x.Configure(t.Context(), maker, ask)
-		if err != nil || !r.GetCreated() || r.GetTopic().GetConfig().GetPartitions() != 3 || x.engine.Catalog.Topic("new") != nil {
+		if err != nil || !r.GetCreated() || r.GetTopic().GetConfig().GetPartitions() != 3 ||
+			x.engine.Catalog.Topic("new") != nil {
 			t.Errorf("%v, %v", r, err)
 		}
 	})

@@ -54,7 +54,9 @@ func (s *Service) Producer(
 	for _, n := range numbers {
 		answer.Numbers = append(answer.Numbers, n)
 	}
-	slices.SortFunc(answer.Numbers, func(a, b *topicv1.StoredNumber) int { return cmp.Compare(a.GetNumber(), b.GetNumber()) })
+	slices.SortFunc(answer.Numbers, func(a, b *topicv1.StoredNumber) int {
+		return cmp.Compare(a.GetNumber(), b.GetNumber())
+	})
 	if n := len(answer.GetNumbers()); n > 0 {
 		answer.LastNumber = answer.GetNumbers()[n-1].GetNumber()
 		answer.Numbers = answer.GetNumbers()[max(0, n-commitlog.ProducerWindow):]

@@ -50,7 +50,9 @@ func TestGetProducer(t *testing.T) {
 		refusedAs(t, err, refusal.TopicNotFound)
 		_, err = ask(op, "t.dlq", "p")
 		refusedAs(t, err, refusal.TopicForbidden)
-		for role, want := range map[topicv1.Role]bool{topicv1.Role_ROLE_PUBLISHER: true, topicv1.Role_ROLE_SUBSCRIBER: false} {
+		for role, want := range map[topicv1.Role]bool{
+			topicv1.Role_ROLE_PUBLISHER: true, topicv1.Role_ROLE_SUBSCRIBER: false,
+		} {
 			bind := &topicv1.SetBindingRequest{Topic: "t", Principal: "ann", Role: role}
 			testkit.Must(t, x.SetBinding(t.Context(), op, bind))
 			if _, err := ask(Caller{Principal: "ann"}, "t", "p"); (err == nil) != want {

@@ -295,8 +295,8 @@ func TestSlotsAreFixed(t *testing.T) {
 		a := c.Start("a")
 		synctest.Wait()
 		a.Stop()
-		p, err := topic.NewSlotManager(topic.SlotManagerConfig{Store: c.Store, Process: "b", Slots: 8, Open: c.Open(&topictest.Gate{}, c.Store),
-			Logger: slog.New(slog.DiscardHandler)})
+		p, err := topic.NewSlotManager(topic.SlotManagerConfig{Store: c.Store, Process: "b", Slots: 8,
+			Open: c.Open(&topictest.Gate{}, c.Store), Logger: slog.New(slog.DiscardHandler)})
 		testkit.Must(t, err)
 		err = p.Run(t.Context(), func() { t.Error("the process is ready") })
 		if want := "the topics of this installation are in 4 slots, which cannot change, not in 8"; err == nil ||

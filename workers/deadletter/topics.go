@@ -17,7 +17,9 @@ import (
 type TopicLetters interface {
 	// Scan passes the letters that are meant to f, from a place on, those of one partition in
 	// the order in which they failed. An error of f ends it.
-	Scan(ctx context.Context, which topic.DeadLetterSelection, from topic.DeadLetterPlace, f func(topic.DeadLetter) error) error
+	Scan(
+		ctx context.Context, which topic.DeadLetterSelection, from topic.DeadLetterPlace, f func(topic.DeadLetter) error,
+	) error
 	// There reports of each letter whether the topic in which it stands is the one in which it
 	// was found.
 	There(ctx context.Context, list []topic.DeadLetter) ([]bool, error)

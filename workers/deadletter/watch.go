@@ -145,7 +145,8 @@ func (w *Watch) countTopics(ctx context.Context, seen map[string]bool) error {
 		clear(w.after) // of topics that are gone, mostly; open letters are remembered
 	}
 	t := topicLetters{of}
-	err := of.Scan(ctx, topic.DeadLetterSelection{After: w.after, Dead: true}, topic.DeadLetterPlace{}, func(l topic.DeadLetter) error {
+	news := topic.DeadLetterSelection{After: w.after, Dead: true}
+	err := of.Scan(ctx, news, topic.DeadLetterPlace{}, func(l topic.DeadLetter) error {
 		if len(w.open) == maxWatched {
 			return errStop
 		}

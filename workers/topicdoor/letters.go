@@ -22,7 +22,7 @@ import (
 // place, whose topic says the slot, whoever has it then.
 //
 // A call that finds no owner is repeated for a while: to read does nothing, and what is done
-// about a letter is done once. Errors are those of the servers, and letters.ErrAway.
+// about a letter is done once. Errors are those of the servers, and topic.ErrNoServer.
 type Letters struct {
 	servers Servers
 	slots   func(context.Context) (int, error)
@@ -185,7 +185,7 @@ func (s *Letters) check(ctx context.Context, slot int, list []topic.DeadLetter) 
 }
 
 // Redrive gives a message to the group that gave it up, and returns when that is durable.
-// Error: letters.ErrGone.
+// Error: topic.ErrDeadLetterGone.
 func (s *Letters) Redrive(ctx context.Context, l topic.DeadLetter) error {
 	return s.do(ctx, l, func(ctx context.Context, c linkv1connect.LetterServiceClient, slot int32) (bool, error) {
 		res, err := c.RedriveLetter(ctx, &linkv1.RedriveLetterRequest{Slot: slot, Letter: topic.DeadLetterRefToWire(l)})
@@ -193,7 +193,7 @@ func (s *Letters) Redrive(ctx context.Context, l topic.DeadLetter) error {
 	})
 }
 
-// Discard gives a message up for its group. Error: letters.ErrGone.
+// Discard gives a message up for its group. Error: topic.ErrDeadLetterGone.
 func (s *Letters) Discard(ctx context.Context, l topic.DeadLetter) error {
 	if !l.Place.Parked {
 		return nil // it stays in its topic

@@ -112,7 +112,8 @@ func TestNoSlots(t *testing.T) {
 		t.Error("a server was asked")
 		return nil, "", errors.New("none")
 	}, func(context.Context) (int, error) { return 0, nil })
-	testkit.Must(t, all.Scan(t.Context(), topic.DeadLetterSelection{}, topic.DeadLetterPlace{}, func(topic.DeadLetter) error {
+	every, first := topic.DeadLetterSelection{}, topic.DeadLetterPlace{}
+	testkit.Must(t, all.Scan(t.Context(), every, first, func(topic.DeadLetter) error {
 		t.Error("a letter")
 		return nil
 	}))

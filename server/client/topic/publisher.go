@@ -78,7 +78,8 @@ func (c *Client) Publisher(topic string, cfg PublisherConfig) (*Publisher, error
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Publisher{
-		client: c, topic: topic, producer: producer, cfg: cfg, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}),
+		client: c, topic: topic, producer: producer, cfg: cfg, cancel: cancel,
+		done: make(chan struct{}), changed: make(chan struct{}),
 		restores: c.shown.restores(),
 		buffer: buffer{maxMessages: cmp.Or(cfg.BufferMessages, 10_000), maxBytes: cmp.Or(cfg.BufferBytes, 32<<20),
 			number: 1},

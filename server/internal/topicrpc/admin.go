@@ -13,7 +13,7 @@ import (
 	"github.com/parley-chat/parley/workers/audit"
 )
 
-// AdminConfig is what a Server works with.
+// AdminConfig is what an AdminServer works with.
 type AdminConfig struct {
 	Topics *topic.Admin // nil: this mode has none, and calls answer so, or Route finds them
 	// Route, if given, finds the service of each call, see With, or passes it on.
@@ -28,7 +28,7 @@ type AdminServer struct{ cfg AdminConfig }
 
 var _ topicv1connect.TopicAdminServiceHandler = (*AdminServer)(nil)
 
-// NewAdminServer makes a Server.
+// NewAdminServer makes an AdminServer.
 func NewAdminServer(c AdminConfig) *AdminServer { return &AdminServer{c} }
 
 // Service is the service, for package api.

@@ -23,8 +23,8 @@ func TestCarriedServices(t *testing.T) {
 	node := c.Start("one")
 	t.Cleanup(c.Close)
 	testkit.Eventually(t, "the slots", func() bool { return len(node.Services()) == 2 })
-	p := &Module{cfg: ModuleConfig{Backend: &backend.Backend{Store: c.Store}, Clock: time.Now, Metrics: telemetry.NewMetrics(),
-		Logger: slog.New(slog.DiscardHandler), Process: "one"},
+	p := &Module{cfg: ModuleConfig{Backend: &backend.Backend{Store: c.Store}, Clock: time.Now,
+		Metrics: telemetry.NewMetrics(), Logger: slog.New(slog.DiscardHandler), Process: "one"},
 		slots: node.SlotManager, streams: NewStreams(nil), sums: newSums()}
 	h, err := p.Carried()
 	testkit.Must(t, err)

@@ -24,7 +24,7 @@ const (
 )
 
 // errDone says that the client has sent all that it wanted to.
-var errDone = errors.New("topicapi: the client has ended its requests")
+var errDone = errors.New("topicrpc: the client has ended its requests")
 
 // request is what a client sent on its stream.
 type request struct {

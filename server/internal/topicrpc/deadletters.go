@@ -24,7 +24,7 @@ const (
 	maxRequest = 4 << 20
 )
 
-// DeadLetterConfig is what a Server works with. All of it is required.
+// DeadLetterConfig is what a DeadLetterServer works with. All of it is required.
 type DeadLetterConfig struct {
 	Route connect.Interceptor // finds the service of each call, or passes it on
 	// Identify says who calls.
@@ -36,7 +36,7 @@ type DeadLetterServer struct{ cfg DeadLetterConfig }
 
 var _ linkv1connect.LetterServiceHandler = (*DeadLetterServer)(nil)
 
-// NewDeadLetterServer makes a Server.
+// NewDeadLetterServer makes a DeadLetterServer.
 func NewDeadLetterServer(c DeadLetterConfig) *DeadLetterServer { return &DeadLetterServer{c} }
 
 // Service is the service, for package api.
@@ -60,7 +60,7 @@ func (s *DeadLetterServer) letters(ctx context.Context) (*topic.DeadLetterStore,
 }
 
 // errFull ends a scan.
-var errFull = errors.New("topicletters: the answer is full")
+var errFull = errors.New("topicrpc: the answer is full")
 
 // ScanLetters implements LetterService. The group is compared here and not by the scan, so
 // that it is known how far that is when nothing fits.
@@ -144,7 +144,8 @@ func (s *DeadLetterServer) do(
 	}
 	want := topic.DeadLetterRefFromWire(ref)
 	var found *topic.DeadLetter
-	err = all.Scan(ctx, topic.DeadLetterSelection{Places: []topic.DeadLetterPlace{want.Place}}, want.Place, func(l topic.DeadLetter) error {
+	only := topic.DeadLetterSelection{Places: []topic.DeadLetterPlace{want.Place}}
+	err = all.Scan(ctx, only, want.Place, func(l topic.DeadLetter) error {
 		if l.Number == want.Number {
 			found = &l
 		}

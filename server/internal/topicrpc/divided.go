@@ -17,7 +17,7 @@ import (
 // divide makes the topics of one server of many.
 func (p *Module) divide() (err error) {
 	if p.cfg.Remote == nil || p.cfg.Process == "" {
-		return errors.New("topicplane: one of many servers needs an id, and a way to the others")
+		return errors.New("topicrpc: one of many servers needs an id, and a way to the others")
 	}
 	p.slots, err = topic.NewSlotManager(topic.SlotManagerConfig{
 		Store: p.cfg.Backend.Store, Process: p.cfg.Process, Slots: p.cfg.Slots, Open: p.open, Logger: p.cfg.Logger,

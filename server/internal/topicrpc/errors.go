@@ -14,10 +14,10 @@ import (
 )
 
 // ErrMode says that this mode of the server has no topics.
-var ErrMode = errors.New("topicapi: not in this mode")
+var ErrMode = errors.New("topicrpc: not in this mode")
 
 // errDraining says that the server is going down.
-var errDraining = errors.New("topicapi: draining")
+var errDraining = errors.New("topicrpc: draining")
 
 // row is what a client sees of a reason.
 type row struct {
@@ -99,7 +99,7 @@ type goneError struct{ reason string }
 func goneWith(reason string) *goneError { return &goneError{reason} }
 
 // Error implements error.
-func (e *goneError) Error() string { return "topicapi: the session has ended: " + e.reason }
+func (e *goneError) Error() string { return "topicrpc: the session has ended: " + e.reason }
 
 // endings are the reasons for which streams end.
 var endings = map[string]api.Refusal{

@@ -143,7 +143,7 @@ func (f *deliveryFrame) AppendJSON(dst []byte) ([]byte, error) {
 func (f *deliveryFrame) message() (*topicv1.Delivery, error) {
 	d := &topicv1.Delivery{}
 	if err := proto.Unmarshal(f.appendDelivery(nil), d); err != nil {
-		return nil, fmt.Errorf("topicapi: stored messages of partition %d from %d: %w", f.Partition, f.Base, err)
+		return nil, fmt.Errorf("topicrpc: stored messages of partition %d from %d: %w", f.Partition, f.Base, err)
 	}
 	return d, nil
 }
@@ -177,7 +177,7 @@ func frames(d topic.Delivery) ([]*deliveryFrame, error) {
 		for at := 0; at < len(piece); next++ {
 			_, _, n := protowire.ConsumeField(piece[at:])
 			if n < 0 {
-				return nil, fmt.Errorf("topicapi: stored messages of partition %d from %d: %w", d.Partition, d.Base,
+				return nil, fmt.Errorf("topicrpc: stored messages of partition %d from %d: %w", d.Partition, d.Base,
 					protowire.ParseError(n))
 			}
 			if size > 0 && size+n > maxFrame {

@@ -55,7 +55,7 @@ func CheckCreators(users []string) error {
 }
 
 // Module is durable topics as a server has them. Without a Service, in a mode that has no
-// topics, its doors say so.
+// topics, its handlers say so.
 type Module struct {
 	cfg          ModuleConfig
 	service      *topic.Service     // of a server that is alone
@@ -120,7 +120,7 @@ func (p *Module) audit(
 // ReadsEvents reports whether the events of chats are in use as topics.
 func (p *Module) ReadsEvents() bool { return p.events != nil && p.events.InUse() }
 
-// Close ends what New opened, once the services have ended.
+// Close ends what NewModule opened, once the services have ended.
 func (p *Module) Close() {
 	if p.client != nil {
 		p.client.Close()

@@ -52,7 +52,7 @@ func all[Q, A proto.Message](merge func(request Q, answers []A) A) merger {
 		}
 		q, ok := request.(Q)
 		if !ok {
-			return nil, fmt.Errorf("topicroute: %T is not a request of all slots", request)
+			return nil, fmt.Errorf("topicrpc: %T is not a request of all slots", request)
 		}
 		return merge(q, list), nil
 	}
@@ -68,7 +68,7 @@ func typed[A proto.Message](answers []proto.Message) (list []A, err error) {
 		}
 		a, ok := m.(A)
 		if !ok {
-			return nil, fmt.Errorf("topicroute: %T is not what a slot answers", m)
+			return nil, fmt.Errorf("topicrpc: %T is not what a slot answers", m)
 		}
 		list = append(list, a)
 	}
@@ -112,7 +112,7 @@ func response(m proto.Message) (connect.AnyResponse, error) {
 	case *topicv1.RunJobResponse:
 		return connect.NewResponse(m), nil
 	}
-	return nil, fmt.Errorf("topicroute: %T is not an answer of all slots", m)
+	return nil, fmt.Errorf("topicrpc: %T is not an answer of all slots", m)
 }
 
 // mergeTopics takes the first names of a page of each slot.

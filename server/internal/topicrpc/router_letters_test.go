@@ -207,7 +207,8 @@ func (w *world) handedOver(m *deadletter.Manager, all *topicdoor.Letters, down *
 	}))
 	testkit.Equal(w.t, "a list while slots change their owners", strings.Join(got, " "), strings.Join(want, " "))
 	var l topic.DeadLetter
-	testkit.Must(w.t, all.Scan(ctx, topic.DeadLetterSelection{Topic: names[0]}, topic.DeadLetterPlace{}, func(x topic.DeadLetter) error {
+	first := topic.DeadLetterSelection{Topic: names[0]}
+	testkit.Must(w.t, all.Scan(ctx, first, topic.DeadLetterPlace{}, func(x topic.DeadLetter) error {
 		l = x
 		return nil
 	}))

@@ -34,9 +34,9 @@ const anySlot = -1
 
 type forwardedCallKey struct{}
 
-// Admit lets calls of other processes in, whose caller and slot it notes. Those of a Router
-// go to the Door, those of a process that has no slots, and passes on what others ask of it, to
-// a Router; nil: there is none. Other calls are not served.
+// Admit lets calls of other processes in, whose caller and slot it notes. Those of a Router go
+// to door, which has a SlotInterceptor, those of a process that has no slots, and passes on what
+// others ask of it, to router; nil: there is none. Other calls are not served.
 func Admit(door, router http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, err := readVisit(r.Header)
@@ -72,7 +72,7 @@ func readVisit(h http.Header) (v forwardedCall, err error) {
 }
 
 // errSlot says that there cannot be such a slot.
-var errSlot = errors.New("topicroute: no slot")
+var errSlot = errors.New("topicrpc: no slot")
 
 // ForwardedCaller is who makes a call that another process passes on; false for other calls.
 func ForwardedCaller(ctx context.Context) (Identity, bool) {
@@ -86,7 +86,7 @@ type SlotInterceptor struct{ slots Slots }
 
 var _ connect.Interceptor = (*SlotInterceptor)(nil)
 
-// NewSlotInterceptor makes a Door.
+// NewSlotInterceptor makes a SlotInterceptor.
 func NewSlotInterceptor(s Slots) *SlotInterceptor { return &SlotInterceptor{s} }
 
 // enter returns the service of a call's slot. If the slot is to be this process's it is

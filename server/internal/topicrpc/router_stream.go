@@ -63,7 +63,7 @@ func (c *replayed) Receive(m any) error {
 	}
 	into, ok := m.(proto.Message)
 	if !ok {
-		return fmt.Errorf("topicroute: %T is not a message", m)
+		return fmt.Errorf("topicrpc: %T is not a message", m)
 	}
 	proto.Merge(into, c.first)
 	c.first = nil
@@ -123,7 +123,7 @@ func (r *Router) forward(
 type endedStream struct{ reason string }
 
 // Error implements error.
-func (e endedStream) Error() string { return "topicroute: the stream was ended: " + e.reason }
+func (e endedStream) Error() string { return "topicrpc: the stream was ended: " + e.reason }
 
 // begin sends the first message, and returns the first answer.
 func (s *stream) begin(first proto.Message) (*rawMessage, error) {

@@ -27,7 +27,7 @@ func (rawCodec) Name() string { return "proto" }
 func (rawCodec) Marshal(m any) ([]byte, error) {
 	r, ok := m.(*rawMessage)
 	if !ok {
-		return nil, fmt.Errorf("topicroute: %T is not raw", m)
+		return nil, fmt.Errorf("topicrpc: %T is not raw", m)
 	}
 	return r.bytes, nil
 }
@@ -36,7 +36,7 @@ func (rawCodec) Marshal(m any) ([]byte, error) {
 func (rawCodec) Unmarshal(b []byte, m any) error {
 	r, ok := m.(*rawMessage)
 	if !ok {
-		return fmt.Errorf("topicroute: %T is not raw", m)
+		return fmt.Errorf("topicrpc: %T is not raw", m)
 	}
 	r.bytes = slices.Clone(b)
 	return nil
@@ -88,7 +88,7 @@ func (e *encoded) AppendJSON(dst []byte) ([]byte, error) {
 func kinds(s connect.Spec) (request, response protoreflect.MessageType, err error) {
 	method, ok := s.Schema.(protoreflect.MethodDescriptor)
 	if !ok {
-		return nil, nil, fmt.Errorf("topicroute: no description of %s", s.Procedure)
+		return nil, nil, fmt.Errorf("topicrpc: no description of %s", s.Procedure)
 	}
 	if request, err = protoregistry.GlobalTypes.FindMessageByName(method.Input().FullName()); err != nil {
 		return nil, nil, err
@@ -100,7 +100,7 @@ func kinds(s connect.Spec) (request, response protoreflect.MessageType, err erro
 func marshal(m any) (*rawMessage, error) {
 	pb, ok := m.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("topicroute: %T is not a message", m)
+		return nil, fmt.Errorf("topicrpc: %T is not a message", m)
 	}
 	b, err := proto.Marshal(pb)
 	return &rawMessage{b}, err

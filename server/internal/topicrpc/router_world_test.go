@@ -66,8 +66,8 @@ func (w *world) start(name string) *server {
 		return topicrpc.Identity{Caller: topic.Caller{Principal: who, Creator: who == "maker"}, Session: "s-" + who}
 	}
 	route := func(identify func(context.Context) topicrpc.Identity) *topicrpc.Router {
-		return topicrpc.NewRouter(topicrpc.RouterConfig{Slots: s.SlotManager, Process: name, Remote: w.remote, Streams: s.streams,
-			Identify: identify})
+		return topicrpc.NewRouter(topicrpc.RouterConfig{Slots: s.SlotManager, Process: name, Remote: w.remote,
+			Streams: s.streams, Identify: identify})
 	}
 	own := topicrpc.New(topicrpc.Config{Route: route(identify), Identify: identify, Streams: s.streams})
 	users := w.listen(own.Services(),

@@ -62,7 +62,7 @@ func asFirst(res connect.AnyResponse) (connect.AnyResponse, error) {
 	}
 	published, ok := m.(*topicv1.PublishResponse)
 	if !ok {
-		return nil, fmt.Errorf("topicroute: %T is no answer of a publish", m)
+		return nil, fmt.Errorf("topicrpc: %T is no answer of a publish", m)
 	}
 	for _, x := range published.GetResults() {
 		x.Replayed = false

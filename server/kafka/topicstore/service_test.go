@@ -284,7 +284,8 @@ func (s *service) fails(t *testing.T, name, group, want string) {
 
 func (s *service) letters(t *testing.T) (list []topic.DeadLetter) {
 	t.Helper()
-	err := s.DeadLetters().Scan(t.Context(), topic.DeadLetterSelection{}, topic.DeadLetterPlace{}, func(l topic.DeadLetter) error {
+	all, first := topic.DeadLetterSelection{}, topic.DeadLetterPlace{}
+	err := s.DeadLetters().Scan(t.Context(), all, first, func(l topic.DeadLetter) error {
 		list = append(list, l)
 		return nil
 	})

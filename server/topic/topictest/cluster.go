@@ -177,8 +177,8 @@ func (c *Cluster) Start(name string) *Node {
 	n := &Node{Name: name, Gate: &Gate{}}
 	s := gated{c.Store, n.Gate}
 	var err error
-	n.SlotManager, err = topic.NewSlotManager(topic.SlotManagerConfig{Store: s, Process: name, Slots: c.slots, TTL: c.TTL, Open: c.Open(n.Gate, s),
-		Logger: slog.New(slog.DiscardHandler)})
+	n.SlotManager, err = topic.NewSlotManager(topic.SlotManagerConfig{Store: s, Process: name, Slots: c.slots, TTL: c.TTL,
+		Open: c.Open(n.Gate, s), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		c.t.Fatal(err)
 	}

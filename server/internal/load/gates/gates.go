@@ -116,7 +116,8 @@ func (o Options) Check() error {
 	return nil
 }
 
-// Run runs gates and prints a table, whose last row decides on a release (W08). It returns an error if a gate is broken.
+// Run runs gates and prints a table, whose last row decides on a release (W08). It returns an error if a gate is
+// broken.
 func Run(ctx context.Context, cfg Config, o Options) error {
 	names := o.Gates
 	if len(names) == 0 {

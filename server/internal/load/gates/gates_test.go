@@ -71,8 +71,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// A claimed rate that breaks a threshold breaks its gate, unless the machine had nothing left for it (HQ-W01, HQ-W02) or
-// it is expected to fall short (HQ-W03). What is lost breaks it at any rate, on any machine.
+// A claimed rate that breaks a threshold breaks its gate, unless the machine had nothing left for it (HQ-W01, HQ-W02)
+// or it is expected to fall short (HQ-W03). What is lost breaks it at any rate, on any machine.
 func TestJudge(t *testing.T) {
 	holds, slow := held{rate: 10_000}, held{rate: 10_000, broken: []string{"fetch p95 is 20 ms"}}
 	busy := held{rate: 10_000, busy: busyShare, broken: slow.broken}

@@ -53,8 +53,8 @@ func isolation(ctx context.Context, b *bench) (v verdict, err error) {
 	v.broke(p.Err() != nil, "%v", p.Err())
 	v.broke(!drained, "B has not got everything")
 	v.broke(!busyDrained, "A has not got everything: %d messages", busy.Lag())
-	// A neighbour that does not have its rate proves nothing about B. Where no processor is left, B's publishes wait for one
-	// whatever its neighbour is.
+	// A neighbour that does not have its rate proves nothing about B. Where no processor is left, B's publishes wait for
+	// one whatever its neighbour is.
 	late := &v.broken
 	if worked >= busyShare {
 		late = &v.missed
@@ -63,7 +63,8 @@ func isolation(ctx context.Context, b *bench) (v verdict, err error) {
 		*late = append(*late, fmt.Sprintf("A has %.0f of %.0f/s, processors busy %.0f %%", published, rate, 100*worked))
 	}
 	if total := p.Total.Quantile(0.95); total > isolatedLimit {
-		*late = append(*late, fmt.Sprintf("publish to consumer p95 of B is %s, processors busy %.0f %%", ms(total), 100*worked))
+		*late = append(*late, fmt.Sprintf(
+			"publish to consumer p95 of B is %s, processors busy %.0f %%", ms(total), 100*worked))
 	}
 	v.broke(p.Fetch.Quantile(0.95) > isolatedLimit, "fetch p95 of B is %s", ms(p.Fetch.Quantile(0.95)))
 	v.broke(lag() > int64(quietRate*isolatedLag.Seconds()), "B is %d messages behind", lag())

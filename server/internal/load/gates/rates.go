@@ -98,7 +98,8 @@ func rates(mode topicv1.CompletionMode, claimed float64, groups ...int) func(con
 }
 
 // judge decides about a claimed rate, with all rates that were tried. A threshold that breaks at the claimed one breaks
-// the gate, unless the machine was the limit or the rate is expected to fall short. What was lost breaks it at any rate.
+// the gate, unless the machine was the limit or the rate is expected to fall short. What was lost breaks it at any
+// rate.
 func (v *verdict) judge(what string, s searched, fallsShort bool) {
 	if h := s.tries[0]; len(h.broken) > 0 && !fallsShort {
 		text := fmt.Sprintf("%s, %.0f/s: %s", what, h.rate, strings.Join(h.broken, ", "))

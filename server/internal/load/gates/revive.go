@@ -46,7 +46,8 @@ func killAndRevive(ctx context.Context, b *bench) (verdict, error) {
 		rate: scaled(b, 1000.0, 200.0)}
 	var err error
 	missed := int64(s.rate * (revivedAt - killedAt) * s.minute.Seconds())
-	s.Load, err = rig.New(ctx, b.server, "orders", &topicv1.TopicConfig{Partitions: partitions}, 3, &topicv1.SubscriptionConfig{
+	config := &topicv1.TopicConfig{Partitions: partitions}
+	s.Load, err = rig.New(ctx, b.server, "orders", config, 3, &topicv1.SubscriptionConfig{
 		HeartbeatInterval: durationpb.New(s.minute), HeartbeatTimeout: durationpb.New(deadTimeout * s.minute),
 		MaxBackfillMessages: missed / missedShare,
 	})
@@ -98,8 +99,8 @@ func killAndRevive(ctx context.Context, b *bench) (verdict, error) {
 	return s.v, s.arrived(ctx, missed/missedShare)
 }
 
-// arrived looks which messages came: all of them at the groups that lived, and at the revived one all that were published
-// after it, and of those it missed as many as it may have.
+// arrived looks which messages came: all of them at the groups that lived, and at the revived one all that were
+// published after it, and of those it missed as many as it may have.
 func (s *story) arrived(ctx context.Context, most int64) error {
 	end, err := s.User.Partitions(ctx, s.Topic)
 	if err != nil {
@@ -113,7 +114,8 @@ func (s *story) arrived(ctx context.Context, most int64) error {
 	s.v.broke(got < all, "the revived group has got %d of %d new messages", got, all)
 	got, all = s.victim.Seen.Between(s.killed, s.revived)
 	_, meanwhile := s.victim.Seen.Between(s.revived, s.attached) // some of which may have counted as missed, too
-	s.v.broke(got > most || got < min(most, all)-meanwhile, "%d of %d missed messages came, not %d", got, all, min(most, all))
+	s.v.broke(got > most || got < min(most, all)-meanwhile,
+		"%d of %d missed messages came, not %d", got, all, min(most, all))
 	s.v.result += fmt.Sprintf("; %d of %d missed messages came, and all others at each group", got, all)
 	return nil
 }

@@ -1,7 +1,5 @@
 package machine
 
-import ()
-
 // Backfill says what a backfill is to have.
 type Backfill struct {
 	Number int64 // 1 or more
@@ -130,8 +128,8 @@ func (g *GroupState) leaveHistory() {
 	}
 }
 
-// behind is the lowest position of the backfill that is not acknowledged, Open if there is
-// none.
+// behind is the lowest position of the backfill that is not acknowledged, NoEnd if there
+// is none.
 func (g *GroupState) behind() int64 { return g.history.Behind(&g.acked) }
 
 // Place changes when the group gets on, with what is published or what it catches up.

@@ -1,8 +1,6 @@
 package machine
 
-import ()
-
-// catchUp is how far a backfill is. The zero Place is that of no backfill.
+// catchUp is how far a backfill is. The zero catchUp is that of no backfill.
 type catchUp struct {
 	Number  int64 // of the backfill; 0 without one, or after the group has moved
 	Set     Set   // is delivered, too; it shares no position with what the group reads
@@ -19,7 +17,7 @@ func (p *catchUp) Begin(number, start int64, want *Set) {
 	p.Set.Union(want)
 }
 
-// Behind is the lowest position that is not acknowledged, Open if there is none.
+// Behind is the lowest position that is not acknowledged, NoEnd if there is none.
 func (p *catchUp) Behind(acked *Set) int64 {
 	p.floor = p.Set.NextWithout(acked, p.floor)
 	return p.floor

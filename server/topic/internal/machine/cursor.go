@@ -167,7 +167,7 @@ func (d *decoder) byte() byte {
 	return c
 }
 
-// position reads a number that is below positions.Open.
+// position reads a number that is below NoEnd.
 func (d *decoder) position() int64 {
 	v, n := binary.Uvarint(d.b)
 	if n <= 0 || v >= uint64(NoEnd) {

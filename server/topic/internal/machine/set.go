@@ -105,7 +105,7 @@ func (s *Set) NextRun(p int64) (Run, bool) {
 	return Run{max(p, s.runs[i].From), s.runs[i].To}, true
 }
 
-// NextAbsent returns the lowest position that is p or higher and not in the set, Open if
+// NextAbsent returns the lowest position that is p or higher and not in the set, NoEnd if
 // there is none.
 func (s *Set) NextAbsent(p int64) int64 {
 	i := s.find(p)
@@ -116,7 +116,7 @@ func (s *Set) NextAbsent(p int64) int64 {
 }
 
 // NextWithout returns the lowest position that is p or higher, in the set and not in another
-// one, Open if there is none.
+// one, NoEnd if there is none.
 func (s *Set) NextWithout(other *Set, p int64) int64 {
 	for {
 		r, ok := s.NextRun(p)
@@ -138,7 +138,8 @@ func (s *Set) Count(from, to int64) int64 {
 	return n
 }
 
-// Nth returns the position that n others of the set lie before, Open if there are no more.
+// Nth returns the position that n others of the set lie before, NoEnd if there are no
+// more.
 func (s *Set) Nth(n int64) int64 {
 	for _, r := range s.runs {
 		if n < r.To-r.From {
@@ -149,7 +150,7 @@ func (s *Set) Nth(n int64) int64 {
 	return NoEnd
 }
 
-// Add puts in the positions from from to to. Open as to leaves no end.
+// Add puts in the positions from from to to. NoEnd as to leaves no end.
 func (s *Set) Add(from, to int64) {
 	if from >= to {
 		return

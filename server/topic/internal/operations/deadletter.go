@@ -28,15 +28,17 @@ const (
 const HeaderRedriven = "parley-redriven"
 
 // ownHeaders are the headers that a letter has and its message had not.
-var ownHeaders = []string{HeaderTopic, HeaderMessage, HeaderGroup, HeaderAttempts, HeaderError, HeaderFirst, HeaderRedriven}
+var ownHeaders = []string{
+	HeaderTopic, HeaderMessage, HeaderGroup, HeaderAttempts, HeaderError, HeaderFirst, HeaderRedriven,
+}
 
 // IsOwnHeader reports whether a header is the server's and not the publisher's.
 func IsOwnHeader(name string) bool { return slices.Contains(ownHeaders, name) }
 
 // errForm is returned for a message that is no letter.
-var errForm = errors.New("letters: not a dead letter")
+var errForm = errors.New("operations: not a dead letter")
 
-// DeadLetterPlace is where a letter stands. The zero Place is before all letters.
+// DeadLetterPlace is where a letter stands. The zero DeadLetterPlace is before all letters.
 type DeadLetterPlace struct {
 	Log       string // topic: NAME.dlq, or of a parked message its own
 	Parked    bool

@@ -54,7 +54,7 @@ func (j *Jobs) queue(job *undeliverableJob) {
 }
 
 // takeDeadLetters takes the first job that is due. If none is, it returns in how long one will
-// be: at most letterLast.
+// be: at most deadLetterLastPause.
 func (j *Jobs) takeDeadLetters() (job *undeliverableJob, in time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

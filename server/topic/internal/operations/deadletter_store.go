@@ -16,10 +16,10 @@ import (
 
 // ErrDeadLetterGone is returned if there is nobody to whom a letter could go, or it is not there any
 // more.
-var ErrDeadLetterGone = errors.New("letters: the group does not take messages, or the letter is gone")
+var ErrDeadLetterGone = errors.New("topic: the group does not take messages, or the letter is gone")
 
 // ErrNoServer is returned by who asks another process for letters, if none answers.
-var ErrNoServer = errors.New("letters: no server that has topics answers")
+var ErrNoServer = errors.New("topic: no server that has topics answers")
 
 // readBytes is how much of a log is read at once.
 const readBytes = 1 << 20
@@ -106,7 +106,8 @@ func (s *DeadLetterStore) Scan(
 
 // scanDead reads a partition of a topic of dead letters.
 func (s *DeadLetterStore) scanDead(
-	ctx context.Context, sel *DeadLetterSelection, t *storage.Topic, address commitlog.Partition, at int64, f func(DeadLetter) error,
+	ctx context.Context, sel *DeadLetterSelection, t *storage.Topic, address commitlog.Partition, at int64,
+	f func(DeadLetter) error,
 ) error {
 	log := s.engine.Sources.Reader(t)
 	for {
@@ -283,7 +284,7 @@ func (s *DeadLetterStore) taker(l DeadLetter) *storage.Topic {
 // Redrive gives a message to the group that gave it up, and to no other one, and returns
 // when that is durable. However often that is repeated, it is stored once. Its place in the
 // order of its key is behind what was published meanwhile; a parked message keeps its place.
-// Error: ErrGone.
+// Error: ErrDeadLetterGone.
 func (s *DeadLetterStore) Redrive(ctx context.Context, l DeadLetter) error {
 	t := s.taker(l)
 	if t == nil {
@@ -312,7 +313,7 @@ func (s *DeadLetterStore) Redrive(ctx context.Context, l DeadLetter) error {
 }
 
 // Discard gives a message up for its group. A dead letter needs nothing for that: it stays
-// in its topic. Error: ErrGone.
+// in its topic. Error: ErrDeadLetterGone.
 func (s *DeadLetterStore) Discard(ctx context.Context, l DeadLetter) error {
 	if !l.Place.Parked {
 		return nil

@@ -58,7 +58,8 @@ func (j *Jobs) detectAll(ctx context.Context, r *run) {
 	j.every.Store(int64(s.every))
 	j.evaluate(ctx, s, r)
 	for _, w := range s.revive {
-		if err := j.move(ctx, w, storage.Heartbeat, "members", "a group with members cannot be revived, trying again"); err != nil {
+		err := j.move(ctx, w, storage.Heartbeat, "members", "a group with members cannot be revived, trying again")
+		if err != nil {
 			r.failed(err)
 		}
 	}
@@ -121,7 +122,9 @@ func (j *Jobs) evaluate(ctx context.Context, s silenceSnapshot, r *run) {
 		if r.over() {
 			return
 		}
-		if err := j.move(ctx, s.where[key], storage.Expire, "heartbeat timeout", "a dead group cannot be marked, trying again"); err != nil {
+		err := j.move(ctx, s.where[key], storage.Expire, "heartbeat timeout",
+			"a dead group cannot be marked, trying again")
+		if err != nil {
 			r.failed(err)
 		} else {
 			r.Done++

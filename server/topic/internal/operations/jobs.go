@@ -44,7 +44,8 @@ type Jobs struct {
 // NewJobs makes Jobs that Run runs. They are the engine's Observer.
 func NewJobs(c JobsConfig) *Jobs {
 	j := &Jobs{
-		cfg: c, engine: c.Engine, detector: storage.NewDetector(), wake: make(chan struct{}, 1), written: make(chan struct{}, 1),
+		cfg: c, engine: c.Engine, detector: storage.NewDetector(),
+		wake: make(chan struct{}, 1), written: make(chan struct{}, 1),
 		clockGuard: newClockGuard(c.Engine.Clock), seen: map[*serving.Partition]pending{},
 		ages: ages{firsts: map[commitlog.Partition]first{}},
 	}

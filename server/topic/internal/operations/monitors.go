@@ -50,7 +50,8 @@ func (a *Admin) Monitors(
 	ctx context.Context, r *topicv1.ListMonitorsRequest,
 ) (*topicv1.ListMonitorsResponse, error) {
 	k := monitorScan{Admin: a, kinds: r.GetKinds(), open: openMonitors, answer: &topicv1.ListMonitorsResponse{}}
-	topics := a.engine.Catalog.Topics("", a.engine.Catalog.Count(), func(t *storage.Topic) bool { return !t.View().Deleting })
+	topics := a.engine.Catalog.Topics("", a.engine.Catalog.Count(),
+		func(t *storage.Topic) bool { return !t.View().Deleting })
 	if r.GetTopic() != "" {
 		t, err := a.find(r.GetTopic())
 		if err != nil {

@@ -37,8 +37,8 @@ var schedules = map[string]Schedule{
 	},
 }
 
-// ScheduleOf returns a schedule by its name, Standard if that is empty, for a rate of
-// publishes in messages a second. ok is false for a name that there is not.
+// ScheduleOf returns a schedule by its name, StandardSchedule if that is empty, for a
+// rate of publishes in messages a second. ok is false for a name that there is not.
 func ScheduleOf(name string, rate float64) (s Schedule, ok bool) {
 	if name == "" {
 		name = StandardSchedule

@@ -32,7 +32,7 @@ func (m *Meter) Sample(now time.Time, processed, answers, inFlight int64) {
 	m.at, m.processed, m.answers = now, processed, answers
 }
 
-// Rest is Look for a group without members, which has done nothing since the last one.
+// Rest is Sample for a group without members, which has done nothing since the last one.
 func (m *Meter) Rest(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -67,7 +67,8 @@ func (m *SubscriptionManager) Begin(
 	if sub.Row.Generation > 1 {
 		m.engine.Flusher.Quiesce()
 		if err := m.engine.Catalog.DropCursors(ctx, t, name, sub.Row.Generation-1); err != nil { // they are only in the way
-			m.engine.Logger.Warn("old positions of a subscription cannot be removed", "topic", t.Name, "group", name, "error", err)
+			m.engine.Logger.Warn("old positions of a subscription cannot be removed",
+				"topic", t.Name, "group", name, "error", err)
 		}
 	}
 	return warnings, nil

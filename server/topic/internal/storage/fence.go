@@ -63,7 +63,7 @@ func (s *fencedStore) Lost() <-chan struct{} { return s.lost }
 func (s *fencedStore) End() { s.once.Do(func() { close(s.lost) }) }
 
 // Transact runs a plan of at most MaxPlanWrites writes. One that writes the row of the epoch
-// itself must have the condition on it. Err: the owner is an earlier one, nothing was written.
+// itself must have the condition on it. ErrFenced: the owner is an earlier one, nothing was written.
 func (s *fencedStore) Transact(ctx context.Context, p store.Plan) error {
 	own := false // the plan has its own condition on the epoch
 	for _, w := range p.Writes {

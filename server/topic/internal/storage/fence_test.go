@@ -68,7 +68,7 @@ func TestFence(t *testing.T) {
 		"a batch that removes one": old.BatchWrite(ctx, []store.Write{{Op: store.OpDelete, Key: keyOf("one")}}),
 	} {
 		if !errors.Is(err, ErrFenced) || errors.As(err, &failed) {
-			t.Errorf("%s of an earlier owner: %v, expected fence.Err and no ConditionError", what, err)
+			t.Errorf("%s of an earlier owner: %v, expected ErrFenced and no ConditionError", what, err)
 		}
 	}
 	if there("late") || !there("one") {

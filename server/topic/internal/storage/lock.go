@@ -2,11 +2,11 @@ package storage
 
 import "sync"
 
-// Change is a change of a topic in progress, Read a time in which it does not change.
-type (
-	Change struct{ lock *sync.RWMutex }
-	Read   struct{ lock *sync.RWMutex }
-)
+// Change is a change of a topic in progress.
+type Change struct{ lock *sync.RWMutex }
+
+// Read is a time in which a topic does not change.
+type Read struct{ lock *sync.RWMutex }
 
 // Changing begins a change of a topic. Until its End no message of the topic gets a position, no
 // member attaches, and there is no other change. A change may wait for the store. Use it as

@@ -60,7 +60,8 @@ func TestChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, _, err := TopicConfig(old, &topicv1.TopicConfig{ZeroSubscriptionRetention: hours(3)}, topicv1.Preset_PRESET_EPHEMERAL)
+	change := &topicv1.TopicConfig{ZeroSubscriptionRetention: hours(3)}
+	next, _, err := TopicConfig(old, change, topicv1.Preset_PRESET_EPHEMERAL)
 	if err != nil || next.GetPartitions() != 4 || next.GetMessageRetention().AsDuration() != 2*time.Hour ||
 		next.GetZeroSubscriptionRetention().AsDuration() != 3*time.Hour || next.GetSemantics() != PubSub {
 		t.Errorf("%v, %v", next, err)

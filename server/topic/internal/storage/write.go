@@ -23,7 +23,7 @@ func (c *Catalog) Create(
 		return t, false, nil
 	}
 	if !c.slot.has(name) {
-		return nil, false, fmt.Errorf("catalog: topic %q is not one of slot %d", name, c.slot.Number)
+		return nil, false, fmt.Errorf("storage: topic %q is not one of slot %d", name, c.slot.Number)
 	}
 	it, err := c.store.Get(ctx, c.counters, store.Strong)
 	if err != nil {
