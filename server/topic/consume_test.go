@@ -13,6 +13,7 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/topic/internal/operations"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
@@ -440,5 +441,32 @@ func TestLargestBacklog(t *testing.T) {
 		_, err := x.Cancel(t.Context(), op, "t", "b")
 		testkit.Must(t, err)
 		testkit.Equal(t, "b has ended", x.LargestBacklog(), int64(0))
+	})
+}
+
+// What operators read of members and of dead letters is what the server says: a member's name has
+// no control characters, and publishers set no header of dead letters.
+func TestForgedNames(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		x.groups("t", "g")
+		for _, name := range []string{"a\x00b", "a\nb", "\x7f", "a\u0085"} {
+			_, err := x.Attach(t.Context(), op, &topicv1.Attach{Topic: "t", Group: "g", Member: name}, false)
+			refusedAs(t, err, refusal.InvalidArgument)
+		}
+		x.attach("t", "g", "Zoë's laptop ☕").End(serving.Broken)
+		for _, header := range []string{operations.HeaderTopic, operations.HeaderMessage, operations.HeaderGroup,
+			operations.HeaderAttempts, operations.HeaderError, operations.HeaderFirst, operations.HeaderRedriven} {
+			list := messages(0, 2)
+			list[1].Headers = map[string]string{"x": "y", header: "forged"}
+			_, err := x.Publish(t.Context(), op, &topicv1.PublishRequest{Topic: "t", Messages: list})
+			refusedAs(t, err, refusal.InvalidArgument)
+		}
+		list := messages(0, 1)
+		list[0].Headers = map[string]string{"x-parley-topic": "y"}
+		_, err := x.Publish(t.Context(), op, &topicv1.PublishRequest{Topic: "t", Messages: list})
+		testkit.Must(t, err)
+		if n := len(x.receive(x.attach("t", "g", "m"))); n != 1 {
+			t.Errorf("%d messages are stored, not the one that was not refused", n)
+		}
 	})
 }

@@ -33,7 +33,7 @@ func TestLetterGoesBackToItsGroup(t *testing.T) {
 		x.subscribe("t", "g", once())
 		s, other := x.attach("t", "g", "m"), x.attach("t", "other", "m")
 		m := &topicv1.TopicMessage{Key: "k", Type: "placed", CorrelationId: "c", Payload: []byte("0"),
-			Headers: map[string]string{"own": "1", operations.HeaderError: "not the server's"}}
+			Headers: map[string]string{"own": "1"}}
 		req := &topicv1.PublishRequest{Topic: "t", Messages: []*topicv1.TopicMessage{m}}
 		if _, err := x.Publish(t.Context(), op, req); err != nil {
 			t.Fatal(err)

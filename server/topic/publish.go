@@ -8,6 +8,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/topic/internal/machine"
+	"github.com/parley-chat/parley/server/topic/internal/operations"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
@@ -32,6 +33,12 @@ func (s *Service) Publish(
 	size := 0
 	for _, m := range r.GetMessages() {
 		size += proto.Size(m)
+		for name := range m.GetHeaders() {
+			if operations.IsReserved(name) {
+				return nil, refusal.New(refusal.InvalidArgument,
+					"the header %.255q is the server's: publish the message without it", name)
+			}
+		}
 	}
 	if size > maxPublish {
 		return nil, refusal.New(refusal.TooLarge, "the messages have %d bytes in all, more than %d: send fewer in a request",

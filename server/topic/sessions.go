@@ -3,7 +3,9 @@ package topic
 import (
 	"context"
 	"crypto/rand"
+	"strings"
 	"time"
+	"unicode"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -46,6 +48,9 @@ func (s *Service) Attach(ctx context.Context, c Caller, a *topicv1.Attach, polle
 	name := a.GetGroup()
 	if name == "" {
 		name = storage.QueueGroup
+	}
+	if strings.ContainsFunc(a.GetMember(), unicode.IsControl) { // operators read it in lists and logs
+		return nil, refusal.New(refusal.InvalidArgument, "the member's name has a control character")
 	}
 	if _, err := s.Heartbeat(ctx, c, a.GetTopic(), name); err != nil {
 		return nil, err

@@ -209,7 +209,7 @@ const (
 	Preset_PRESET_QUEUE Preset = 5
 	// More than 1,000 messages a second: heartbeats each 30 s, dead after 120 s, watermark.
 	Preset_PRESET_HIGH_SCALE Preset = 6
-	// Few messages: heartbeats each 60 s, dead after 300 s, batches of 10.
+	// Few messages: heartbeats each 60 s, dead after 300 s.
 	Preset_PRESET_LOW_RATE Preset = 7
 )
 

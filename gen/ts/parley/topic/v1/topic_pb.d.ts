@@ -457,7 +457,7 @@ export enum Preset {
   HIGH_SCALE = 6,
 
   /**
-   * Few messages: heartbeats each 60 s, dead after 300 s, batches of 10.
+   * Few messages: heartbeats each 60 s, dead after 300 s.
    *
    * @generated from enum value: PRESET_LOW_RATE = 7;
    */
