@@ -802,7 +802,8 @@ type Seek struct {
 	From int64 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
 	// Its floor after.
 	To int64 `protobuf:"varint,3,opt,name=to,proto3" json:"to,omitempty"`
-	// Messages that are delivered again.
+	// Messages that are delivered because of the move: again, or those that the group had
+	// passed over or never had.
 	Redelivered int64 `protobuf:"varint,4,opt,name=redelivered,proto3" json:"redelivered,omitempty"`
 	// Messages that are not delivered any more.
 	Skipped int64 `protobuf:"varint,5,opt,name=skipped,proto3" json:"skipped,omitempty"`

@@ -142,7 +142,7 @@ func (w *world) move() {
 		if r.position < to && r.reads(g) && !r.acked[g] {
 			skipped++
 		}
-		if r.position >= to && r.acked[g] {
+		if r.position >= to && (r.acked[g] || !r.reads(g)) {
 			again++
 		}
 	}

@@ -2,9 +2,10 @@ package machine
 
 // Move is what SeekTo does.
 type Move struct {
-	From, To             int64 // floor before and after
-	Redelivered, Skipped int64
-	Gap                  bool // the place was no longer there: it is the oldest that is
+	From, To    int64 // floor before and after
+	Redelivered int64 // messages that it would not receive without the move: it has them behind it, or never had them
+	Skipped     int64
+	Gap         bool // the place was no longer there: it is the oldest that is
 }
 
 // Moves is how often the group was moved by SeekTo.
@@ -19,11 +20,11 @@ func (g *GroupState) Preview(to int64) (Move, error) {
 		return Move{}, ErrOutOfRange
 	}
 	m := Move{From: g.Floor(), To: max(to, g.p.start), Gap: to < g.p.start}
-	skipped := g.readable.Clone()
-	skipped.Union(&g.history.Set)
-	skipped.Subtract(&g.acked)
-	m.Skipped = skipped.Count(0, m.To)
-	m.Redelivered = g.acked.Count(m.To, g.p.end)
+	ahead := g.readable.Clone()
+	ahead.Union(&g.history.Set)
+	ahead.Subtract(&g.acked)
+	m.Skipped = ahead.Count(0, m.To)
+	m.Redelivered = g.p.end - m.To - ahead.Count(m.To, g.p.end)
 	return m, nil
 }
 

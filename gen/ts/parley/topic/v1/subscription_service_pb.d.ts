@@ -417,7 +417,8 @@ export declare type Seek = Message<"parley.topic.v1.Seek"> & {
   to: bigint;
 
   /**
-   * Messages that are delivered again.
+   * Messages that are delivered because of the move: again, or those that the group had
+   * passed over or never had.
    *
    * @generated from field: int64 redelivered = 4;
    */
