@@ -35,8 +35,8 @@ var ownHeaders = []string{
 // IsOwnHeader reports whether a header is the server's and not the publisher's.
 func IsOwnHeader(name string) bool { return slices.Contains(ownHeaders, name) }
 
-// IsReserved reports whether publishers cannot set a header: with those of dead letters they could forge where a message
-// comes from.
+// IsReserved reports whether publishers cannot set a header: with those of dead letters they
+// could forge where a message comes from.
 func IsReserved(header string) bool { return strings.HasPrefix(header, "parley-") }
 
 // errForm is returned for a message that is no letter.
