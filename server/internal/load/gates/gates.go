@@ -169,6 +169,25 @@ func (v verdict) text() string {
 	return strings.Join(append(marks, v.result), " ")
 }
 
+// broke records a threshold that breaks.
+func (v *verdict) broke(yes bool, format string, args ...any) {
+	if yes {
+		v.broken = append(v.broken, fmt.Sprintf(format, args...))
+	}
+}
+
+// short records a figure that falls short: it breaks the gate, unless the machine was scarce. busy is
+// the part of the processors that was used.
+func (v *verdict) short(yes, scarce bool, busy float64, format string, args ...any) {
+	list := &v.broken
+	if scarce {
+		list = &v.missed
+	}
+	if yes {
+		*list = append(*list, fmt.Sprintf(format+", processors busy %.0f %%", append(args, 100*busy)...))
+	}
+}
+
 // decide is the decision on a release: yes if every blocking gate has run, at the source document's figures, and holds.
 func decide(verdicts map[string]verdict) string {
 	var against []string

@@ -95,10 +95,8 @@ func hotTopic(ctx context.Context, b *bench) (v verdict, err error) {
 	default:
 		v.limit = fmt.Sprintf("%.0f/s", best.rate)
 	}
-	if worst != nil && worst.busy >= busyShare {
-		v.missed = append(v.missed, fmt.Sprintf("%.0f/s, processors busy %.0f %%", worst.rate, 100*worst.busy))
-	} else {
-		v.broke(worst != nil, "does not hold for all rates")
+	if worst != nil {
+		v.short(true, worst.busy >= busyShare, worst.busy, "does not hold at %.0f/s", worst.rate)
 	}
 	return v, nil
 }

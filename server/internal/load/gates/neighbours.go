@@ -53,28 +53,14 @@ func isolation(ctx context.Context, b *bench) (v verdict, err error) {
 	v.broke(p.Err() != nil, "%v", p.Err())
 	v.broke(!drained, "B has not got everything")
 	v.broke(!busyDrained, "A has not got everything: %d messages", busy.Lag())
-	// A neighbour that does not have its rate proves nothing about B. Where no processor is left, B's publishes wait for
-	// one whatever its neighbour is.
-	late := &v.broken
-	if worked >= busyShare {
-		late = &v.missed
-	}
-	if published < rateShare*rate {
-		*late = append(*late, fmt.Sprintf("A has %.0f of %.0f/s, processors busy %.0f %%", published, rate, 100*worked))
-	}
-	if total := p.Total.Quantile(0.95); total > isolatedLimit {
-		*late = append(*late, fmt.Sprintf(
-			"publish to consumer p95 of B is %s, processors busy %.0f %%", ms(total), 100*worked))
-	}
+	// A neighbour that does not have its rate proves nothing about B. Without a processor left, B's publishes wait for
+	// one beside any neighbour.
+	scarce, total := worked >= busyShare, p.Total.Quantile(0.95)
+	v.short(published < rateShare*rate, scarce, worked, "A has %.0f of %.0f/s", published, rate)
+	v.short(total > isolatedLimit, scarce, worked, "publish to consumer p95 of B is %s", ms(total))
 	v.broke(p.Fetch.Quantile(0.95) > isolatedLimit, "fetch p95 of B is %s", ms(p.Fetch.Quantile(0.95)))
 	v.broke(lag() > int64(quietRate*isolatedLag.Seconds()), "B is %d messages behind", lag())
 	return v, nil
-}
-
-func (v *verdict) broke(yes bool, format string, args ...any) {
-	if yes {
-		v.broken = append(v.broken, fmt.Sprintf(format, args...))
-	}
 }
 
 // watch looks how far groups are behind, until stop is called.

@@ -101,14 +101,9 @@ func rates(mode topicv1.CompletionMode, claimed float64, groups ...int) func(con
 // the gate, unless the machine was the limit or the rate is expected to fall short. What was lost breaks it at any
 // rate.
 func (v *verdict) judge(what string, s searched, fallsShort bool) {
-	if h := s.tries[0]; len(h.broken) > 0 && !fallsShort {
-		text := fmt.Sprintf("%s, %.0f/s: %s", what, h.rate, strings.Join(h.broken, ", "))
-		if h.scarce() {
-			v.missed = append(v.missed, fmt.Sprintf("%s, processors busy %.0f %%", text, 100*h.busy))
-		} else {
-			v.broken = append(v.broken, text)
-		}
-	}
+	h := s.tries[0]
+	v.short(len(h.broken) > 0 && !fallsShort, h.scarce(), h.busy, "%s, %.0f/s: %s", what, h.rate,
+		strings.Join(h.broken, ", "))
 	for _, h := range s.tries {
 		for _, l := range h.lost {
 			v.broken = append(v.broken, fmt.Sprintf("%s, %.0f/s: %s", what, h.rate, l))
