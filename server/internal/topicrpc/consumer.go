@@ -121,13 +121,19 @@ func (s *consumers) open(ctx context.Context, id string) (session, error) {
 	return s.topics(ctx).Session(c, id)
 }
 
-// Ack implements ConsumerService.
-func (s *consumers) Ack(ctx context.Context, req *topicv1.AckRequest) (*topicv1.AckResponse, error) {
-	in, err := s.open(ctx, req.GetSession())
+// holder is the session of a call that names positions which the session has.
+func (s *consumers) holder(ctx context.Context, id string, positions []*topicv1.Positions) (session, error) {
+	in, err := s.open(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkPositions(req.GetSet().GetPositions()); err != nil {
+	return in, checkPositions(positions)
+}
+
+// Ack implements ConsumerService.
+func (s *consumers) Ack(ctx context.Context, req *topicv1.AckRequest) (*topicv1.AckResponse, error) {
+	in, err := s.holder(ctx, req.GetSession(), req.GetSet().GetPositions())
+	if err != nil {
 		return nil, err
 	}
 	refused, err := in.Ack(ctx, req.GetSet())
@@ -139,11 +145,8 @@ func (s *consumers) Ack(ctx context.Context, req *topicv1.AckRequest) (*topicv1.
 
 // Nack implements ConsumerService.
 func (s *consumers) Nack(ctx context.Context, req *topicv1.NackRequest) (*topicv1.NackResponse, error) {
-	in, err := s.open(ctx, req.GetSession())
+	in, err := s.holder(ctx, req.GetSession(), req.GetSet().GetPositions())
 	if err != nil {
-		return nil, err
-	}
-	if err := checkPositions(req.GetSet().GetPositions()); err != nil {
 		return nil, err
 	}
 	refused, err := in.Nack(ctx, req.GetSet())
@@ -155,11 +158,8 @@ func (s *consumers) Nack(ctx context.Context, req *topicv1.NackRequest) (*topicv
 
 // Extend implements ConsumerService.
 func (s *consumers) Extend(ctx context.Context, req *topicv1.ExtendRequest) (*topicv1.ExtendResponse, error) {
-	in, err := s.open(ctx, req.GetSession())
+	in, err := s.holder(ctx, req.GetSession(), req.GetSet().GetPositions())
 	if err != nil {
-		return nil, err
-	}
-	if err := checkPositions(req.GetSet().GetPositions()); err != nil {
 		return nil, err
 	}
 	set := req.GetSet()
