@@ -39,7 +39,7 @@ func elsewhere(n int64) []commitlog.Append {
 	return list
 }
 
-// Whoever takes a slot over refuses another request under a number, wherever its messages go, and
+// A process that takes a slot over refuses another request under a number, in any partitions, and
 // an owner that is killed at any step leaves all of a request or nothing of it.
 func TestRequestsAfterATakeOver(t *testing.T) { each(t, testRequestsAfterATakeOver) }
 
