@@ -37,7 +37,7 @@ type Batch struct {
 	// Gap is how many positions right before Base are known not to exist.
 	Gap int64
 
-	before int64 // bytes of the batches before it, of the event log
+	before int64 // bytes of the batches before it; 0 if it does not say
 
 	body []byte
 	ends []uint32           // of the messages, records or references in body

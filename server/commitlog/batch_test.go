@@ -137,7 +137,7 @@ func TestGoldenRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	batch := d.place(1<<40, 0, a.Producer)
+	batch := d.place(1<<40, 1<<33, a.Producer)
 	published := a.published(batch.Base, batch.Time, batch.Count())
 	producer := CarriedPublished(a.Partition, Published{Producer: "p é", Published: published})
 	hashed := published
@@ -145,8 +145,9 @@ func TestGoldenRecords(t *testing.T) {
 	proven := CarriedPublished(a.Partition, Published{Producer: "p é", Published: hashed})
 	trimmed := head{start: 5, end: 1 << 40, time: batch.Time}
 	present := map[string][]byte{
-		"batch-key": batchKey(a.Partition, batch.End()-1), "batch": d.value,
-		"head-key": headKey(a.Partition), "head": trimmed.value(),
+		"batch-key": batchKey(a.Partition, batch.End()-1), "batch": CarriedBatch(a.Partition, batch).Value,
+		"batch-counted": d.value,
+		"head-key":      headKey(a.Partition), "head": trimmed.value(),
 		"producer-key": producer.Key, "producer": producer.Value, "producer-hashed": proven.Value,
 	}
 	file := filepath.Join("testdata", "records.txt")
@@ -175,9 +176,9 @@ func TestGoldenRecords(t *testing.T) {
 		}
 		lines++
 		switch fields[1] {
-		case "batch":
+		case "batch", "batch-counted":
 			got, err := parseBatch(b, 1<<40+1)
-			if err != nil || got.Base != batch.Base || got.Time != batch.Time || got.Producer != batch.Producer {
+			if err != nil || got.before != map[string]int64{"batch-counted": 1 << 33}[fields[1]] || got.Base != batch.Base || got.Time != batch.Time || got.Producer != batch.Producer {
 				t.Errorf("batch of %s is %+v, %v", fields[0], got, err)
 			}
 		case "head":
@@ -197,7 +198,7 @@ func TestGoldenRecords(t *testing.T) {
 			t.Errorf("%s is written as %x, %s had %x", fields[1], present[fields[1]], fields[0], b)
 		}
 	}
-	if lines < 13 {
+	if lines < 21 {
 		t.Fatalf("the corpus has %d lines", lines)
 	}
 }

@@ -86,14 +86,16 @@ func CarriedStart(p Partition, start int64) store.Record {
 	return store.Record{Key: headKey(p), Value: h.value()}
 }
 
-// CarriedBatch is the record of a batch.
+// CarriedBatch is the record of a batch. It does not say what is before it, which the log that it
+// comes from may not know.
 func CarriedBatch(p Partition, b *Batch) store.Record {
 	v := make([]byte, batchHeader, batchHeader+gapSize+len(b.Producer.ID)+8+len(b.body))
-	v[0] = versionOf(Messages, b.Gap)
+	v[0] = firstVersion
 	binary.BigEndian.PutUint64(v[baseAt:], uint64(b.Base))
 	binary.BigEndian.PutUint64(v[timeAt:], uint64(b.Time))
 	binary.BigEndian.PutUint32(v[countAt:], uint32(b.Count()))
 	if b.Gap > 0 {
+		v[0]++
 		v = binary.BigEndian.AppendUint64(v, uint64(b.Gap))
 	}
 	if v[producerAt] = byte(len(b.Producer.ID)); b.Producer.ID != "" {

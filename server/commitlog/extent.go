@@ -3,11 +3,9 @@ package commitlog
 import (
 	"context"
 	"fmt"
-
-	"github.com/parley-chat/parley/server/store"
 )
 
-// Extent is where a batch of the event log lies.
+// Extent is where a batch lies.
 type Extent struct {
 	Base, End int64 // positions
 	Time      int64 // as of the batch
@@ -30,8 +28,20 @@ func (l *Local) ExtentFrom(ctx context.Context, id Partition, from int64) (e Ext
 	return Extent{Base: s.base, End: s.last + 1, Time: s.time, Before: s.before, Bytes: s.bytes}, s.last >= 0, nil
 }
 
-// Bytes returns how many bytes the batches of a partition of the event log have. It reads one
-// batch. Batches at the start that cannot be read are not counted.
+// Size implements Log. It reads one batch of each partition.
+func (l *Local) Size(ctx context.Context, topic uint64, partitions int32) (n int64, err error) {
+	for number := range partitions {
+		b, err := l.Bytes(ctx, Partition{Topic: topic, Number: number})
+		if err != nil {
+			return 0, err
+		}
+		n += b
+	}
+	return n, nil
+}
+
+// Bytes returns how many bytes the batches of a partition have. It reads one batch. Batches at the start that cannot be read, or that do not
+// say what is before them, are not counted.
 func (l *Local) Bytes(ctx context.Context, id Partition) (int64, error) {
 	e, ok, err := l.ExtentFrom(ctx, id, 0)
 	if err != nil || !ok {
@@ -69,18 +79,4 @@ func (l *Local) PositionOf(ctx context.Context, id Partition, bytes int64) (int6
 		}
 	}
 	return to, nil
-}
-
-// Reclaim gives the space of what was trimmed from a partition back to the disk, if the engine does
-// that when it is asked. Trim does not: it would cost more for much than for a little.
-func (l *Local) Reclaim(ctx context.Context, id Partition) error {
-	r, ok := l.records.(store.Reclaimer)
-	if !ok {
-		return nil
-	}
-	start, _, _, err := l.view(ctx, id)
-	if err != nil || start == 0 {
-		return err
-	}
-	return r.Reclaim(ctx, batchKey(id, 0), batchKey(id, start))
 }

@@ -56,7 +56,7 @@ type inspection struct {
 	at    Partition
 	head  head
 	next  int64 // position that must come next
-	bytes int64 // that the next batch of the event log must have before it; -1: not known
+	bytes int64 // that the next batch must have before it; -1: not known
 	// unlisted are topics of the event log with records, until the catalogue names them: it
 	// comes behind all records.
 	unlisted map[uint64]bool
@@ -123,15 +123,17 @@ func (in *inspection) record(key, value []byte) error {
 			err = corrupt(fmt.Sprintf("it begins with %d, position %d is expected", b.Base, in.next))
 		}
 		in.next = last + 1
-		if err == nil && p.OfEventLog() && in.bytes >= 0 && b.before != in.bytes {
+		counted := err == nil && counts(value[0])
+		if counted && in.bytes >= 0 && b.before != in.bytes {
 			err = corrupt(fmt.Sprintf("it counts %d bytes before it, %d are expected", b.before, in.bytes))
 		}
-		in.bytes = -1
+		if in.bytes = -1; counted {
+			in.bytes = b.before + storedSize(value)
+		}
 		switch {
 		case b == nil:
 		case p.OfEventLog():
 			in.seen.Events += int64(b.Count())
-			in.bytes = b.before + storedSize(value)
 		default:
 			in.seen.Messages += int64(b.Count())
 		}

@@ -36,9 +36,13 @@ type Local struct {
 	mu         sync.Mutex                      // of the maps
 	partitions map[uint64]map[int32]*partition // by topic and number
 	windows    producers.Cache[producerName]
+	removed    removed
 }
 
-var _ Log = (*Local)(nil)
+var (
+	_ Log       = (*Local)(nil)
+	_ Reclaimer = (*Local)(nil)
+)
 
 // NewLocal makes a Log on an engine's records. now is the clock that batches get their time
 // from.
@@ -171,6 +175,7 @@ func (l *Local) Trim(ctx context.Context, id Partition, before int64) (int64, er
 	if err := checkPartition(id); err != nil {
 		return 0, err
 	}
+	had, _ := l.Bytes(ctx, id) // it says only how much space may come back
 	from, start, wait, err := l.trim(ctx, id, before)
 	switch {
 	case err != nil:
@@ -181,6 +186,8 @@ func (l *Local) Trim(ctx context.Context, id Partition, before int64) (int64, er
 	if err := wait(); err != nil {
 		return start, err
 	}
+	have, _ := l.Bytes(ctx, id)
+	l.removed.add(l.records, batchKey(id, from), batchKey(id, start), had-have)
 	return start, l.forgetStopped(ctx, id, start-from)
 }
 
@@ -236,7 +243,7 @@ func (l *Local) Delete(ctx context.Context, topic uint64) error {
 	if err != nil {
 		return err
 	}
-	return wait()
+	return l.noteRemoval(topic, wait)
 }
 
 func (l *Local) remove(ctx context.Context, topic uint64) (wait func() error, err error) {

@@ -229,6 +229,10 @@ type Log interface {
 	// Begin is Append without the wait: positions are given in the order of the calls, and
 	// become durable in that order.
 	Begin(ctx context.Context, appends []Append) (*Pending, error)
+	// Size returns how many bytes a topic of so many partitions takes: those of its batches, or
+	// what the brokers that have them say, of each partition the largest replica. Brokers count
+	// what was trimmed until they have removed it.
+	Size(ctx context.Context, topic uint64, partitions int32) (int64, error)
 	// Trim removes batches that lie before a position as a whole, and returns the start
 	// that this leaves, which is durable.
 	Trim(ctx context.Context, p Partition, before int64) (start int64, err error)
@@ -237,6 +241,16 @@ type Log interface {
 	// Remembered returns what a partition remembers of a producer, by number. All of it is
 	// durable.
 	Remembered(ctx context.Context, p Partition, producer string) ([]producers.Published, error)
+}
+
+// Reclaimer is a Log on a disk of the process's own.
+type Reclaimer interface {
+	// Reclaim gives the space of what was trimmed and deleted back to the disk: once at least so many
+	// bytes were removed, and whenever the disk is short. It takes the time of a merge, and is to be
+	// called after trims and deletions.
+	Reclaim(ctx context.Context, least int64) error
+	// Short reports whether the disk is so full that writes are refused, or soon will be.
+	Short() bool
 }
 
 // Follower is a Log whose partitions may become longer without a call of Append or Begin

@@ -123,32 +123,32 @@ func (l *Local) EventTopics(ctx context.Context) ([]EventTopic, error) {
 // RemoveEventTopic removes a topic with all its records, durably. Its number is never used
 // again. Errors: ErrNoTopic, and those of the store.
 func (l *Local) RemoveEventTopic(ctx context.Context, name string) error {
-	wait, err := l.removeEventTopic(ctx, name)
+	topic, wait, err := l.removeEventTopic(ctx, name)
 	if err != nil {
 		return err
 	}
-	return wait()
+	return l.noteRemoval(topic, wait)
 }
 
-func (l *Local) removeEventTopic(ctx context.Context, name string) (wait func() error, err error) {
+func (l *Local) removeEventTopic(ctx context.Context, name string) (topic uint64, wait func() error, err error) {
 	l.deleting.Lock()
 	defer l.deleting.Unlock()
 	_, all, err := l.catalogue(ctx)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	i := slices.IndexFunc(all, func(o EventTopic) bool { return o.Name == name })
 	if i < 0 {
-		return nil, fmt.Errorf("%w: %.300q", ErrNoTopic, name)
+		return 0, nil, fmt.Errorf("%w: %.300q", ErrNoTopic, name)
 	}
 	key := append([]byte{entryKey}, name...)
 	entry := store.Record{Key: key, Until: append(slices.Clone(key), 0)}
 	wait, err = l.records.Commit(ctx, []store.Record{allOf(all[i].Number), entry})
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	l.forget(all[i].Number)
-	return wait, nil
+	return all[i].Number, wait, nil
 }
 
 // checkEventTopic refuses a partition that no topic of the catalogue has.

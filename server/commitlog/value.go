@@ -15,43 +15,59 @@ import (
 // followed by what stands between checksum and body, and but for messages by the version: the
 // body's part is computed before the position is known.
 //
-// The version counts forms in twos: messages have 1 and 2, records 3 and 4, references 5 and
-// 6. The even ones are of batches that came from a log with positions that do not exist: behind
-// the length of the producer's id they have how many of them are right before the base. Batches
-// of the event log have at the end of the header how many bytes the batches before them have, from
-// some batch on that was the first of the partition: the bytes between two positions are known
-// without reading what lies between.
+// The version counts forms in twos: records have 3 and 4, references 5 and 6, messages 7 and 8. The
+// even ones are of batches that came from a log with positions that do not exist: behind the length
+// of the producer's id they have how many of them are right before the base. Then comes how many
+// bytes the batches before the batch have, from some batch on that was the first of the partition:
+// the bytes between two positions are known without reading what lies between. Messages that were
+// stored before these were counted, or that come from another engine, have 1 and 2, without that
+// number: it counts as 0.
 const (
-	firstVersion = 1
-	lastVersion  = firstVersion + 2*byte(forms) - 1
-	sumAt        = 1
-	baseAt       = sumAt + 4
-	timeAt       = baseAt + 8
-	countAt      = timeAt + 8
-	producerAt   = countAt + 4
-	batchHeader  = producerAt + 1
-	gapSize      = 8
-	beforeSize   = 8
+	firstVersion   = 1
+	messageVersion = firstVersion + 2*byte(forms)
+	lastVersion    = messageVersion + 1
+	sumAt          = 1
+	baseAt         = sumAt + 4
+	timeAt         = baseAt + 8
+	countAt        = timeAt + 8
+	producerAt     = countAt + 4
+	batchHeader    = producerAt + 1
+	gapSize        = 8
+	beforeSize     = 8
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func versionOf(f Form, gap int64) byte {
 	v := firstVersion + 2*byte(f)
+	if f == Messages {
+		v = messageVersion
+	}
 	if gap > 0 {
 		v++
 	}
 	return v
 }
 
+// formOf is the form of a version.
+func formOf(version byte) Form {
+	if version >= messageVersion {
+		return Messages
+	}
+	return Form((version - firstVersion) / 2)
+}
+
 // hasGap reports whether a version is one of batches with a gap.
 func hasGap(version byte) bool { return version%2 == 0 }
 
-// checksum is that of a batch with a header; body is the checksum of its body. That of records
-// and references includes the version: a body of the one may be read as the other.
+// counts reports whether a version is one of batches that say how many bytes are before them.
+func counts(version byte) bool { return version >= versionOf(Records, 0) }
+
+// checksum is that of a batch with a header; body is the checksum of its body. It includes the
+// version, but for the oldest ones: a body of one form may be read as another.
 func checksum(body uint32, header []byte) uint32 {
 	sum := crc32.Update(body, castagnoli, header[baseAt:])
-	if header[0] >= versionOf(Records, 0) {
+	if counts(header[0]) {
 		sum = crc32.Update(sum, castagnoli, header[:1])
 	}
 	return sum
@@ -75,12 +91,9 @@ func newDraft(a *Append, at int64) (*draft, error) {
 	if err := a.Check(); err != nil {
 		return nil, err
 	}
-	d := &draft{header: batchHeader, form: a.form(), gap: a.Gap}
+	d := &draft{header: batchHeader + beforeSize, form: a.form(), gap: a.Gap}
 	if a.Gap > 0 {
 		d.header += gapSize
-	}
-	if d.form != Messages {
-		d.header += beforeSize
 	}
 	if id := a.Producer.ID; id != "" {
 		d.header += len(id) + 8
@@ -143,18 +156,16 @@ func (d *draft) widen(n int64) {
 func (d *draft) place(base, before int64, producer Producer) *Batch {
 	v := d.value
 	v[0] = versionOf(d.form, d.gap)
+	beforeAt := batchHeader
 	if d.gap > 0 {
 		binary.BigEndian.PutUint64(v[batchHeader:], uint64(d.gap))
+		beforeAt += gapSize
 	}
+	binary.BigEndian.PutUint64(v[beforeAt:], uint64(before))
 	binary.BigEndian.PutUint64(v[baseAt:], uint64(base))
 	binary.BigEndian.PutUint64(v[timeAt:], uint64(d.at))
 	binary.BigEndian.PutUint32(v[countAt:], uint32(len(d.ends)))
 	v[producerAt] = byte(len(producer.ID))
-	if d.form == Messages {
-		before = 0
-	} else {
-		binary.BigEndian.PutUint64(v[d.header-beforeSize:], uint64(before))
-	}
 	if producer.ID != "" {
 		copy(v[d.header-8-len(producer.ID):], producer.ID)
 		binary.BigEndian.PutUint64(v[d.header-8:], uint64(producer.Number))
@@ -187,8 +198,7 @@ func parseBatch(v []byte, last int64) (*Batch, error) {
 	if hasGap(v[0]) {
 		header += gapSize
 	}
-	events := v[0] >= versionOf(Records, 0)
-	if events {
+	if counts(v[0]) {
 		header += beforeSize
 	}
 	fixed := header
@@ -201,15 +211,13 @@ func parseBatch(v []byte, last int64) (*Batch, error) {
 	if checksum(crc32.Checksum(v[header:], castagnoli), v[:header]) != binary.BigEndian.Uint32(v[sumAt:]) {
 		return nil, corrupt("checksum of batch does not match")
 	}
-	b := &Batch{Form: Form((v[0] - firstVersion) / 2), Base: baseOf(v), Time: timeOf(v), Gap: gapOf(v), body: v[header:]}
+	b := &Batch{Form: formOf(v[0]), Base: baseOf(v), Time: timeOf(v), Gap: gapOf(v), body: v[header:]}
 	if header > fixed {
 		b.Producer.ID = string(v[fixed : header-8])
 		b.Producer.Number = int64(binary.BigEndian.Uint64(v[header-8:]))
 	}
-	if events {
-		if b.before = beforeOf(v); b.before < 0 || b.Producer.ID != "" {
-			return nil, corrupt("header of batch cannot be read")
-		}
+	if b.before = beforeOf(v); b.before < 0 || b.Form != Messages && b.Producer.ID != "" {
+		return nil, corrupt("header of batch cannot be read")
 	}
 	if err := b.split(int(binary.BigEndian.Uint32(v[countAt:]))); err != nil {
 		return nil, fmt.Errorf("%w: %w", store.ErrCorrupt, err)
@@ -239,13 +247,13 @@ func (b *Batch) split(count int) (err error) {
 func baseOf(v []byte) int64 { return int64(binary.BigEndian.Uint64(v[baseAt:])) }
 func timeOf(v []byte) int64 { return int64(binary.BigEndian.Uint64(v[timeAt:])) }
 
-// beforeOf is how many bytes the batches before one of the event log have; 0 of other batches.
+// beforeOf is how many bytes the batches before one have; 0 of one that does not say it.
 func beforeOf(v []byte) int64 {
 	at := batchHeader
 	if hasGap(v[0]) {
 		at += gapSize
 	}
-	if v[0] < versionOf(Records, 0) || len(v) < at+beforeSize {
+	if !counts(v[0]) || len(v) < at+beforeSize {
 		return 0
 	}
 	return int64(binary.BigEndian.Uint64(v[at:]))

@@ -50,8 +50,7 @@ type Log struct {
 	unreadable atomic.Int64
 	lostLines  atomic.Int64 // about what is unreadable
 
-	trimming sync.Mutex           // one Trim at a time; held across the store
-	freed    map[*partition]int64 // bytes that were removed since space was given back; guarded by trimming
+	trimming sync.Mutex // one Trim at a time; held across the store
 	ledger   ledger
 	gaveUp   atomic.Int64
 }
@@ -76,7 +75,7 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	l := &Log{cfg: cfg, tail: tail{limit: tailBytes}, freed: map[*partition]int64{}, ledger: ledger{store: cfg.Store}}
+	l := &Log{cfg: cfg, tail: tail{limit: tailBytes}, ledger: ledger{store: cfg.Store}}
 	l.stamp.clock = cfg.Clock
 	list, err := cfg.Log.EventTopics(ctx)
 	if err != nil {

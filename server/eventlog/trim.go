@@ -1,11 +1,9 @@
 package eventlog
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -71,7 +69,7 @@ func (l *Log) Trim(ctx context.Context) (map[kafka.Kind]int64, error) {
 		t.remove(ctx, t.of[kind])
 		room[kind] = share - total(t.of[kind])
 	}
-	t.errs = append(t.errs, l.reclaim(ctx))
+	t.errs = append(t.errs, l.cfg.Log.Reclaim(ctx, l.cfg.MaxBytes/reclaimParts))
 	return room, errors.Join(t.errs...)
 }
 
@@ -312,7 +310,6 @@ func (t *trim) remove(ctx context.Context, list []*cut) {
 			c.next = c.first
 			continue
 		}
-		t.log.freed[c.part] += c.removed()
 	}
 }
 
@@ -348,23 +345,3 @@ func (t *trim) giveUp(ctx context.Context, list []*cut) error {
 // LostToReaders is how many records groups of Parley have lost to trims since the start of the
 // process.
 func (l *Log) LostToReaders() int64 { return l.gaveUp.Load() }
-
-// reclaim gives the space of what was removed back to the disk, once it is a part of the cap.
-func (l *Log) reclaim(ctx context.Context) error {
-	var freed int64
-	for _, n := range l.freed {
-		freed += n
-	}
-	if freed == 0 || freed < l.cfg.MaxBytes/reclaimParts {
-		return nil
-	}
-	for _, p := range slices.SortedFunc(maps.Keys(l.freed), func(a, b *partition) int {
-		return cmp.Or(cmp.Compare(a.id.Topic, b.id.Topic), cmp.Compare(a.id.Number, b.id.Number))
-	}) {
-		if err := l.cfg.Log.Reclaim(ctx, p.id); err != nil {
-			return fmt.Errorf("give space of %s back: %w", p.name, err)
-		}
-		delete(l.freed, p)
-	}
-	return nil
-}

@@ -39,6 +39,11 @@ type Records interface {
 
 // Reclaimer is Records that give space back when they are asked. Others do so by themselves.
 type Reclaimer interface {
+	// Size returns about how many bytes of the disk take records from a key on, below another one,
+	// whether or not they were removed. It reads none of them. What was just written may be missing.
+	Size(from, until []byte) (int64, error)
+	// Short reports whether the disk has so little room that writes are refused, or soon will be.
+	Short() bool
 	// Reclaim gives the space of records that were removed from a key on, below another one, back
 	// to the disk, by merging what the engine has of that range. It takes the time of writing what
 	// is left there, and works on a disk that has room for that.

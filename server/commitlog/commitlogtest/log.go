@@ -70,6 +70,7 @@ func run(t *testing.T, open Open, sparse bool) {
 		"addressed":       addressed,
 		"trim":            trim,
 		"delete":          deleted,
+		"size":            size,
 		"bad input":       badInput,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -230,6 +230,35 @@ func (l *Log) make(ctx context.Context, t commitlog.Topic, retention string) (st
 	return row, nil
 }
 
+// Size implements commitlog.Log.
+func (l *Log) Size(ctx context.Context, topic uint64, partitions int32) (n int64, err error) {
+	name, err := l.kafkaName(commitlog.Partition{Topic: topic})
+	if err != nil || name == "" {
+		return 0, err
+	}
+	of := kadm.TopicsSet{}
+	for number := range partitions {
+		of.Add(name, number)
+	}
+	brokers, err := l.admin.DescribeAllLogDirs(ctx, of)
+	if err != nil {
+		return 0, l.explain(fmt.Errorf("size of topic %s of Kafka: %w", name, err))
+	}
+	sizes := map[int32]int64{}
+	for _, dirs := range brokers {
+		if err := dirs.Error(); err != nil {
+			return 0, l.explain(fmt.Errorf("size of topic %s of Kafka: %w", name, err))
+		}
+		dirs.EachPartition(func(p kadm.DescribedLogDirPartition) {
+			sizes[p.Partition] = max(sizes[p.Partition], p.Size)
+		})
+	}
+	for _, size := range sizes {
+		n += size
+	}
+	return n, nil
+}
+
 // Delete implements commitlog.Log.
 func (l *Log) Delete(ctx context.Context, number uint64) error {
 	l.creating.Lock()

@@ -66,7 +66,43 @@ func (s *Store) Reclaim(ctx context.Context, lower, upper []byte) error {
 		return err
 	}
 	done := make(chan error, 1)
-	s.background.Go(func() { done <- s.compact(ctx, lower, upper) }) // Close waits for it, and ends it
+	s.background.Go(func() { done <- s.reclaim(ctx, lower, upper) }) // Close waits for it, and ends it
 	s.life.RUnlock()
 	return <-done
+}
+
+// reclaim merges a range until most of it is gone. A merge goes down to the level that has files of
+// the range when it begins: one by which the engine is just moving the range further down, after many
+// writes, makes it end too early, with the removals above what they remove.
+func (s *Store) reclaim(ctx context.Context, lower, upper []byte) error {
+	const tries = 5
+	for n := 1; ; n++ {
+		before, err := s.db.EstimateDiskUsage(lower, upper)
+		if err == nil {
+			err = s.compact(ctx, lower, upper)
+		}
+		if err != nil {
+			return translate(err)
+		}
+		if after, err := s.db.EstimateDiskUsage(lower, upper); err != nil || after <= max(before/2, 1<<20) || n == tries {
+			return translate(err)
+		}
+	}
+}
+
+// Size is about how many bytes the files have of [lower, upper), with what was removed there and is
+// not merged yet.
+func (s *Store) Size(lower, upper []byte) (int64, error) {
+	if err := s.begin(context.Background()); err != nil {
+		return 0, err
+	}
+	defer s.life.RUnlock()
+	n, err := s.db.EstimateDiskUsage(lower, upper)
+	return int64(n), translate(err)
+}
+
+// Short reports whether less than twice the reserve is free.
+func (s *Store) Short() bool {
+	now := s.disk.State(s.opts.now())
+	return now.Full || now.Reserve > 0 && now.Free < 2*now.Reserve
 }

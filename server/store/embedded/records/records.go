@@ -109,6 +109,14 @@ func (r *Records) Seek(ctx context.Context, from, until []byte, descending bool,
 // Durable implements store.Records.
 func (r *Records) Durable(ctx context.Context) error { return r.of.Durable(ctx) }
 
+// Size implements store.Reclaimer.
+func (r *Records) Size(from, until []byte) (int64, error) {
+	return r.of.Size(r.key(from), r.key(until))
+}
+
+// Short implements store.Reclaimer.
+func (r *Records) Short() bool { return r.of.Short() }
+
 // Reclaim implements store.Reclaimer.
 func (r *Records) Reclaim(ctx context.Context, from, until []byte) error {
 	return r.of.Reclaim(ctx, r.key(from), r.key(until))
