@@ -6,27 +6,36 @@ import (
 	"strings"
 )
 
-// maxDiskReserve bounds the reserve, in GB.
-const maxDiskReserve = 100_000
+// maxSize bounds sizes, in GB.
+const maxSize = 100_000
 
-// parseDiskReserve takes auto, or a number of megabytes or gigabytes of 1024 * 1024 bytes and
-// 1024 times as many.
-func parseDiskReserve(s *Settings, value string) error {
-	if value == "auto" {
-		s.DiskReserve = 0
-		return nil
-	}
-	digits, unit := strings.CutSuffix(value, "GB")
-	size, most := uint64(1<<30), uint64(maxDiskReserve)
-	if !unit {
-		if digits, unit = strings.CutSuffix(value, "MB"); unit {
-			size, most = 1<<20, maxDiskReserve<<10
+// ParseSize reads a number of megabytes or gigabytes, of 1024 * 1024 bytes and 1024 times as many, in
+// bytes.
+func ParseSize(value string) (uint64, error) {
+	digits, ok := strings.CutSuffix(value, "GB")
+	unit, most := uint64(1<<30), uint64(maxSize)
+	if !ok {
+		if digits, ok = strings.CutSuffix(value, "MB"); ok {
+			unit, most = 1<<20, maxSize<<10
 		}
 	}
 	n, err := strconv.ParseUint(digits, 10, 64)
-	if !unit || err != nil || n == 0 || n > most {
-		return fmt.Errorf("must be auto, or a size such as 500MB or 4GB up to %dGB, not %.40q", maxDiskReserve, value)
+	if !ok || err != nil || n == 0 || n > most {
+		return 0, fmt.Errorf("a size such as 500MB or 4GB up to %dGB, not %.40q", maxSize, value)
 	}
-	s.DiskReserve = n * size
-	return nil
+	return n * unit, nil
+}
+
+// size takes auto, which is 0, or a size.
+func size(field func(*Settings) *uint64) func(*Settings, string) error {
+	return func(s *Settings, value string) (err error) {
+		if value == "auto" {
+			*field(s) = 0
+			return nil
+		}
+		if *field(s), err = ParseSize(value); err != nil {
+			return fmt.Errorf("must be auto, or %w", err)
+		}
+		return nil
+	}
 }

@@ -36,7 +36,11 @@ const (
 	UpdateProfile Name = "update_profile"
 	Export        Name = "export"
 
-	// The same of accounts that are new.
+	// What users and programs publish to durable topics.
+	TopicMessages  Name = "topic_messages"
+	TopicKilobytes Name = "topic_kilobytes" // of 1,024 bytes, as encoded
+
+	// What users do to others, of accounts that are new.
 	NewSend         Name = "new_send"
 	NewCreateGroup  Name = "new_create_group"
 	NewCreateDirect Name = "new_create_direct"
@@ -78,6 +82,12 @@ const (
 // never be let through.
 const costliest = 10
 
+// mostPublished and mostKilobytes are what one publish costs at most.
+const (
+	mostPublished = 1000
+	mostKilobytes = 4096
+)
+
 // defaults is the table of rules. Many people share an address of IPv4 (a company, a campus,
 // the customers of a carrier), so that rules by address are for hundreds of them; it is the
 // network that keeps one holder of many addresses from a large part of what the installation
@@ -98,6 +108,9 @@ var defaults = []Rule{
 	{Name: Lookup, By: User, Count: 100, Per: day, Burst: 100, Closed: true},
 	{Name: UpdateProfile, By: User, Count: 10, Per: minute, Burst: 5},
 	{Name: Export, By: User, Count: 2, Per: day, Burst: 2},
+
+	{Name: TopicMessages, By: User, Count: 50_000, Per: time.Second, Burst: 200_000, Least: mostPublished},
+	{Name: TopicKilobytes, By: User, Count: 65_536, Per: time.Second, Burst: 262_144, Least: mostKilobytes},
 
 	{Name: NewSend, By: User, Count: 30, Per: minute, Burst: 60},
 	{Name: NewCreateGroup, By: User, Count: 5, Per: day, Burst: 5},

@@ -210,6 +210,7 @@ const (
 	TopicTrimmed         = "parley_topics_trimmed_total"
 	TopicTrimsSkipped    = "parley_topics_trims_held_total"
 	TopicZombies         = "parley_topics_zombies_total"
+	TopicPublishesFull   = "parley_topics_publishes_full_total"
 	TopicJobsFailed      = "parley_topics_jobs_failed_total"
 	BackfillsRunning     = "parley_topics_backfills_running"
 	BackfillLeft         = "parley_topics_backfill_left"

@@ -41,9 +41,15 @@ type Config struct {
 	Jobs string
 	// Resident is how many bytes of messages are kept in memory, over all topics.
 	Resident int64
+	// MaxBytes is how many bytes the messages of a topic may take that has no max_bytes, and the most
+	// that others than operators may set; 0: unlimited.
+	MaxBytes int64
 	// Counters, if given, are shared with other services of the process.
 	Counters *serving.Counters
 }
+
+// DefaultMaxBytes is a MaxBytes for a process that keeps the messages itself.
+const DefaultMaxBytes = 10 << 30
 
 // ResidentBytes is a Resident for a process that may use so many bytes; 0: not known.
 func ResidentBytes(memory int64) int64 {
@@ -77,7 +83,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		cfg.Counters = &serving.Counters{}
 	}
 	s := &Service{cfg: cfg, sessions: map[string]*Session{}, engine: serving.New(serving.Config{
-		Catalog: c, Log: cfg.Log, Events: cfg.Events, Clock: cfg.Clock, Logger: cfg.Logger, Resident: cfg.Resident,
+		Catalog: c, Log: cfg.Log, Events: cfg.Events, Clock: cfg.Clock, Logger: cfg.Logger, Resident: cfg.Resident, MaxBytes: cfg.MaxBytes,
 		Counters: cfg.Counters,
 	})}
 	s.jobs = operations.NewJobs(operations.JobsConfig{

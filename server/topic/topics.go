@@ -50,6 +50,9 @@ func (s *Service) Configure(
 func (s *Service) configure(
 	ctx context.Context, c Caller, r *topicv1.ConfigureTopicRequest,
 ) (*topicv1.ConfigureTopicResponse, error) {
+	if n, most := r.GetConfig().GetMaxBytes(), s.cfg.MaxBytes; most > 0 && n > most && !c.Operator {
+		return nil, refusal.New(refusal.InvalidArgument, "max_bytes may be %d at most: operators may set more", most)
+	}
 	t := s.engine.Catalog.Topic(r.GetTopic())
 	if t == nil {
 		if r.GetEtag() != "" {

@@ -631,6 +631,7 @@ locals {
     { role = "topics", type = "Topic", name = "parley.topics.state", pattern = "Literal", operation = "DescribeConfigs" },
     { role = "topics", type = "TransactionalID", name = "parley-topics-", pattern = "Prefixed", operation = "Write" },
     { role = "topics", type = "Group", name = "parley.", pattern = "Prefixed", operation = "Read" },
+    { role = "topics", type = "Cluster", name = "kafka-cluster", pattern = "Literal", operation = "Describe" },
   ]
 }
 

@@ -136,7 +136,7 @@ func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.
 // buildTopics makes durable topics, or doors that say that this mode has none.
 func (p *program) buildTopics(ctx context.Context) (err error) {
 	p.topics, err = topicrpc.NewModule(ctx, topicrpc.ModuleConfig{Backend: p.backend, Clock: clocks.Wall, Logger: p.log,
-		Metrics: p.metrics, Creators: p.cfg.TopicCreators, Jobs: p.cfg.TopicJobs,
+		Metrics: p.metrics, Creators: p.cfg.TopicCreators, Jobs: p.cfg.TopicJobs, MaxBytes: int64(p.cfg.TopicMaxBytes),
 		Process: p.process, Slots: p.cfg.TopicSlots,
 		Replication: p.cfg.Kafka.Replication,
 		Revoked:     func(id topicrpc.Identity) bool { return p.gate.Refuses(consumerOf(id)) }, // made by buildIdentity

@@ -107,6 +107,7 @@ var shown = []struct {
 	{"parley_topics_trims_held_total", "counter", "", embedded | server},
 	{"parley_topics_zombies_total", "counter", "", embedded | server},
 	{"parley_topics_jobs_failed_total", "counter", "", embedded | server},
+	{"parley_topics_publishes_full_total", "counter", "", embedded | server},
 	{"parley_topics_backfills_running", "gauge", "", embedded | server},
 	{"parley_topics_backfill_left", "gauge", "", embedded | server},
 	{"parley_topics_backfill_released_total", "counter", "", embedded | server},

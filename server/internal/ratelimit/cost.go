@@ -1,6 +1,8 @@
 package ratelimit
 
 import (
+	"google.golang.org/protobuf/proto"
+
 	"github.com/parley-chat/parley/gen/parley/analytics/v1/analyticsv1connect"
 	"github.com/parley-chat/parley/gen/parley/auth/v1/authv1connect"
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
@@ -8,6 +10,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
 	"github.com/parley-chat/parley/gen/parley/service/v1/servicev1connect"
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 	"github.com/parley-chat/parley/gen/parley/user/v1/userv1connect"
 	"github.com/parley-chat/parley/server/limit"
@@ -20,6 +23,8 @@ type cost struct {
 	requests int
 	// more is charged for the user, by what the call does to others.
 	more func(m any) []charge
+	// programs says that programs pay for more, too.
+	programs bool
 	// tokenless says that who calls need not be known. Of others, who is not known has shown no
 	// token that anybody issued.
 	tokenless bool
@@ -46,7 +51,8 @@ const (
 )
 
 // costs has a line for each procedure of users. Messages on topics pass through sessions with
-// credits and queues with bounds, and those who send thousands a second are meant to.
+// credits and queues with bounds, and those who send thousands a second are meant to: they pay for
+// what they publish, and not for the requests.
 var costs = map[string]cost{
 	chatv1connect.ChatServiceCreateChatProcedure:       {requests: heavy, more: createChat},
 	chatv1connect.ChatServiceGetChatProcedure:          {requests: row},
@@ -111,7 +117,7 @@ var costs = map[string]cost{
 	topicv1connect.TopicServiceListTopicsProcedure:                {requests: page},
 	topicv1connect.TopicServiceDeleteTopicProcedure:               {requests: write},
 	topicv1connect.TopicServiceRecommendModeProcedure:             {requests: row},
-	topicv1connect.TopicServicePublishProcedure:                   {waits: true},
+	topicv1connect.TopicServicePublishProcedure:                   {more: published, programs: true, waits: true},
 	topicv1connect.TopicServiceGetProducerProcedure:               {requests: row},
 	topicv1connect.TopicServiceGetMessageStatusProcedure:          {requests: row},
 	topicv1connect.TopicServiceListBindingsProcedure:              {requests: page},
@@ -154,6 +160,16 @@ func costOf(procedure string) cost {
 func each(rule, young limit.Name) func(any) []charge {
 	list := []charge{{rule, young, 1}}
 	return func(any) []charge { return list }
+}
+
+// published charges messages and their bytes.
+func published(m any) []charge {
+	req, ok := m.(*topicv1.PublishRequest)
+	if !ok {
+		return nil
+	}
+	kilobytes := (proto.Size(req) + 1023) / 1024
+	return []charge{{limit.TopicMessages, "", len(req.GetMessages())}, {limit.TopicKilobytes, "", kilobytes}}
 }
 
 // createChat charges a group and its members, or the chat of two.

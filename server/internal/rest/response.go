@@ -47,6 +47,8 @@ var statusOf = map[connect.Code]int{
 var statusOfReason = map[string]int{
 	"REQUEST_TOO_LARGE": http.StatusRequestEntityTooLarge,
 	"STORAGE_FULL":      http.StatusInsufficientStorage,
+	"STORAGE_LOW":       http.StatusInsufficientStorage,
+	"TOPIC_FULL":        http.StatusInsufficientStorage,
 }
 
 // Status is the HTTP status of an error with a code and a reason.

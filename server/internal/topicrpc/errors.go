@@ -32,6 +32,8 @@ var table = map[refusal.Reason]row{
 	refusal.TopicReadOnly:        {code: connect.CodeFailedPrecondition},
 	refusal.TopicExists:          {code: connect.CodeAborted},
 	refusal.NoSubscriptions:      {code: connect.CodeFailedPrecondition},
+	refusal.TopicFull:            {code: connect.CodeResourceExhausted},
+	refusal.StorageLow:           {code: connect.CodeResourceExhausted, retry: 30 * time.Second},
 	refusal.NotActive:            {code: connect.CodeFailedPrecondition},
 	refusal.SubscriptionGone:     {code: connect.CodeFailedPrecondition},
 	refusal.SubscriptionNotFound: {code: connect.CodeNotFound},

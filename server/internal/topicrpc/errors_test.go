@@ -74,6 +74,8 @@ func TestEachReasonHasItsCode(t *testing.T) {
 		"TOPIC_READ_ONLY":         "failed_precondition",
 		"TOPIC_EXISTS":            "aborted",
 		"NO_SUBSCRIPTIONS":        "failed_precondition",
+		"TOPIC_FULL":              "resource_exhausted",
+		"STORAGE_LOW":             "resource_exhausted",
 		"NOT_ACTIVE":              "failed_precondition",
 		"SUBSCRIPTION_GONE":       "failed_precondition",
 		"SUBSCRIPTION_NOT_FOUND":  "not_found",
@@ -109,7 +111,7 @@ func TestEachReasonHasItsCode(t *testing.T) {
 		testkit.Equal(t, name+": code", r.Code.String(), want)
 		testkit.Equal(t, name+": name", r.Reason, name)
 		testkit.Equal(t, name+": text", r.Text, "what a person reads")
-		testkit.Equal(t, name+": is to be repeated", r.Retry > 0, name == "OVERLOADED" || name == "NO_OWNER")
+		testkit.Equal(t, name+": is to be repeated", r.Retry > 0, name == "OVERLOADED" || name == "NO_OWNER" || name == "STORAGE_LOW")
 		testkit.Equal(t, name+": on the page", page[name], want)
 	}
 }

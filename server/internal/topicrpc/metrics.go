@@ -84,6 +84,8 @@ func (p *Module) measureUse() {
 		func(c *topic.Counters) *atomic.Int64 { return &c.TrimsSkipped })
 	counter(telemetry.TopicZombies, "Times that a group was moved on because its position did not move.",
 		func(c *topic.Counters) *atomic.Int64 { return &c.Zombies })
+	counter(telemetry.TopicPublishesFull, "Publishes refused because the topic has as many bytes as it may, or the disk is short.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.Full })
 	counter(telemetry.TopicJobsFailed, "Rounds of a job of topics that failed.",
 		func(c *topic.Counters) *atomic.Int64 { return &c.JobsFailed })
 }

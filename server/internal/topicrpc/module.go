@@ -1,6 +1,7 @@
 package topicrpc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -33,6 +34,7 @@ type ModuleConfig struct {
 	Metrics  *telemetry.Metrics
 	Creators []string // users who may make topics
 	Jobs     string   // schedule of the jobs
+	MaxBytes int64    // of the messages of a topic; 0: topic.DefaultMaxBytes where this process keeps them
 	// Revoked says whether the access of a user was revoked by now.
 	Revoked func(Identity) bool
 
@@ -90,7 +92,7 @@ func NewModule(ctx context.Context, cfg ModuleConfig) (_ *Module, err error) {
 	p.service, err = topic.New(ctx, topic.Config{
 		Store: b.Store, Log: b.Logs, Logger: cfg.Logger, Clock: cfg.Clock,
 		Resident: topic.ResidentBytes(memory.Total()), Jobs: cfg.Jobs, Events: p.events,
-		Audit: p.audit(audit.New(b.Store, cfg.Clock)),
+		MaxBytes: cmp.Or(cfg.MaxBytes, topic.DefaultMaxBytes), Audit: p.audit(audit.New(b.Store, cfg.Clock)),
 	})
 	if err != nil {
 		return nil, err

@@ -106,6 +106,8 @@ func Rights() []Right {
 		Right{Operator, topic, TopicState, false, []kmsg.ACLOperation{describe, configs}},
 		Right{Topics, kmsg.ACLResourceTypeTransactionalId, TopicTransactions, true, []kmsg.ACLOperation{write}},
 		Right{Topics, kmsg.ACLResourceTypeGroup, TopicGroups, true, []kmsg.ACLOperation{read}},
+		// How many bytes a topic takes, which is to have a bound.
+		Right{Topics, kmsg.ACLResourceTypeCluster, clusterName, false, []kmsg.ACLOperation{describe}},
 		// To read ACLs and the brokers' own settings; to write ACLs is the administrator's.
 		Right{Operator, kmsg.ACLResourceTypeCluster, clusterName, false, []kmsg.ACLOperation{describe, configs}},
 	)

@@ -84,7 +84,7 @@ func (s *Store) reclaim(ctx context.Context, lower, upper []byte) error {
 		if err != nil {
 			return translate(err)
 		}
-		if after, err := s.db.EstimateDiskUsage(lower, upper); err != nil || after <= max(before/2, 1<<20) || n == tries {
+		if after, err := s.db.EstimateDiskUsage(lower, upper); err != nil || after <= max(before/16, 2<<20) || n == tries {
 			return translate(err)
 		}
 	}

@@ -26,6 +26,7 @@ type Topic struct {
 	CreatedAt int64  // unix ms
 	UpdatedAt int64  // unix ms
 	Deleting  bool   // it is being removed
+	CreatedBy string // a principal; "" for operators
 }
 
 // AttrDeleting is set while a topic is being removed.
@@ -39,9 +40,10 @@ func IsTopic(k store.Key) bool { return k.SK == topicSK && !OfNoTopic(k) }
 
 // Item returns the row as an item.
 func (t Topic) Item() store.Item {
-	a := make(attrs, 0, 7)
+	a := make(attrs, 0, 8)
 	a.str("config", t.Config)
 	a.int("created_at", t.CreatedAt)
+	a.optStr("created_by", t.CreatedBy)
 	a.optBool(AttrDeleting, t.Deleting)
 	a.int("number", t.Number)
 	a.optStr("preset", t.Preset)
@@ -55,6 +57,7 @@ func TopicFrom(it store.Item) Topic {
 	return Topic{
 		Number: num(it, "number"), Config: str(it, "config"), Preset: str(it, "preset"), Version: num(it, AttrVersion),
 		CreatedAt: num(it, "created_at"), UpdatedAt: num(it, "updated_at"), Deleting: it.Get(AttrDeleting).True(),
+		CreatedBy: str(it, "created_by"),
 	}
 }
 

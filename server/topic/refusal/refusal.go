@@ -17,6 +17,8 @@ const (
 	TopicReadOnly        Reason = "TOPIC_READ_ONLY"
 	TopicExists          Reason = "TOPIC_EXISTS" // the etag is not the topic's
 	NoSubscriptions      Reason = "NO_SUBSCRIPTIONS"
+	TopicFull            Reason = "TOPIC_FULL"
+	StorageLow           Reason = "STORAGE_LOW" // chats still have room
 	NotActive            Reason = "NOT_ACTIVE"
 	SubscriptionGone     Reason = "SUBSCRIPTION_GONE"
 	SubscriptionNotFound Reason = "SUBSCRIPTION_NOT_FOUND"

@@ -12,6 +12,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/cmdline"
+	"github.com/parley-chat/parley/server/config"
 )
 
 // maxPage is the size of the largest page of a list.
@@ -47,6 +48,15 @@ func (p *program) create() *cobra.Command {
 				"how long messages are kept that no group is to receive, 1h to 365d", time.Hour, 365*24*time.Hour)
 			durationFlag(fs, &cfg.ZombieSubscriptionTtl, "zombie-subscription-ttl",
 				"how long a group that does not move holds messages")
+			fs.Func("max-bytes", "bytes that its messages may take, a `size` such as 500MB or 20GB; default is the server's topic-max-bytes",
+				func(s string) error {
+					n, err := config.ParseSize(s)
+					if err != nil {
+						return fmt.Errorf("must be %w", err)
+					}
+					cfg.MaxBytes = proto.Int64(int64(n))
+					return nil
+				})
 			fs.BoolVar(&block, "block-writes", false, "refuse messages while no subscription is active")
 			fs.BoolVar(&pins, "pause-holds", true, "paused groups hold messages")
 			fs.StringVar(&req.Etag, "etag", "", "only if the topic has this `etag`")

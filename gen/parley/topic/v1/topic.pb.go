@@ -351,7 +351,12 @@ type TopicConfig struct {
 	// topic's groups are subscribed by default (SEMANTICS_PUB_SUB), and retentions,
 	// partitions and block_writes_on_zero_subscriptions cannot be set; retentions are not
 	// shown.
-	Source        Source `protobuf:"varint,10,opt,name=source,proto3,enum=parley.topic.v1.Source" json:"source,omitempty"`
+	Source Source `protobuf:"varint,10,opt,name=source,proto3,enum=parley.topic.v1.Source" json:"source,omitempty"`
+	// How many bytes its messages may take, 1 MiB at least; 0, or not set, for as many as the
+	// installation's setting topic-max-bytes says. Only operators may set more than that. A
+	// publish beyond fails with TOPIC_FULL. Dead letters are stored in any case. It cannot be
+	// set with SOURCE_CHAT_EVENTS.
+	MaxBytes      *int64 `protobuf:"varint,11,opt,name=max_bytes,json=maxBytes,proto3,oneof" json:"max_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -454,6 +459,13 @@ func (x *TopicConfig) GetSource() Source {
 		return x.Source
 	}
 	return Source_SOURCE_UNSPECIFIED
+}
+
+func (x *TopicConfig) GetMaxBytes() int64 {
+	if x != nil && x.MaxBytes != nil {
+		return *x.MaxBytes
+	}
+	return 0
 }
 
 // Topic is a durable log of messages.
@@ -788,7 +800,7 @@ var File_parley_topic_v1_topic_proto protoreflect.FileDescriptor
 
 const file_parley_topic_v1_topic_proto_rawDesc = "" +
 	"\n" +
-	"\x1bparley/topic/v1/topic.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\x06\n" +
+	"\x1bparley/topic/v1/topic.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\a\n" +
 	"\vTopicConfig\x12B\n" +
 	"\tsemantics\x18\x01 \x01(\x0e2\x1a.parley.topic.v1.SemanticsB\b\xbaH\x05\x82\x01\x02\x10\x01R\tsemantics\x12R\n" +
 	"\x0fcompletion_mode\x18\x02 \x01(\x0e2\x1f.parley.topic.v1.CompletionModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x0ecompletionMode\x12W\n" +
@@ -804,9 +816,13 @@ const file_parley_topic_v1_topic_proto_rawDesc = "" +
 	"\xbaH\a\x1a\x05\x18\x80\x02(\x00R\n" +
 	"partitions\x129\n" +
 	"\x06source\x18\n" +
-	" \x01(\x0e2\x17.parley.topic.v1.SourceB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06sourceB%\n" +
+	" \x01(\x0e2\x17.parley.topic.v1.SourceB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06source\x12p\n" +
+	"\tmax_bytes\x18\v \x01(\x03BN\xbaHK\xba\x01H\n" +
+	"\tmax_bytes\x12\x1dmust be 0 or at least 1048576\x1a\x1cthis == 0 || this >= 1048576H\x02R\bmaxBytes\x88\x01\x01B%\n" +
 	"#_block_writes_on_zero_subscriptionsB\r\n" +
-	"\v_pause_pins\"\x9b\x03\n" +
+	"\v_pause_pinsB\f\n" +
+	"\n" +
+	"_max_bytes\"\x9b\x03\n" +
 	"\x05Topic\x12\x1c\n" +
 	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x04name\x124\n" +
 	"\x06config\x18\x02 \x01(\v2\x1c.parley.topic.v1.TopicConfigR\x06config\x12\x1b\n" +

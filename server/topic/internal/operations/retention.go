@@ -45,6 +45,16 @@ func (j *Jobs) runRetention(ctx context.Context) {
 			clean = nextClean(now)
 			j.tasks[Subscriptions].set(clean)
 		}
+		j.reclaim(ctx)
+	}
+}
+
+// reclaim gives the space of what was removed back to the disk, also of topics: a disk that is short
+// does not wait for the next trim.
+func (j *Jobs) reclaim(ctx context.Context) {
+	if err := j.engine.Reclaim(ctx); err != nil && ctx.Err() == nil {
+		j.engine.Counters.JobsFailed.Add(1)
+		j.engine.Logger.Error("space of removed messages cannot be given back, trying again", "error", err)
 	}
 }
 
@@ -134,6 +144,7 @@ func (j *Jobs) trimAll(ctx context.Context, r *run) {
 		j.engine.Counters.TrimBehind.Store(0)
 	}
 	j.backlog = backlog
+	j.reclaim(ctx)
 	j.engine.Counters.TrimBacklog.Store(backlog)
 	j.ages.forget()
 }

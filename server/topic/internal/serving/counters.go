@@ -6,6 +6,7 @@ import "sync/atomic"
 type Counters struct {
 	Published        atomic.Int64 // messages
 	Blocked          atomic.Int64 // publishes refused without an active subscription
+	Full             atomic.Int64 // publishes refused because the topic or the disk is full
 	Unsubscribed     atomic.Int64 // publishes stored without an active subscription
 	Died             atomic.Int64 // groups
 	Released         atomic.Int64 // messages that groups did not acknowledge and hold no more

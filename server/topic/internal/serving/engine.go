@@ -22,6 +22,7 @@ type Config struct {
 	Logger  *slog.Logger
 	// Resident is how many bytes of messages are kept in memory, over all topics.
 	Resident int64
+	MaxBytes int64 // of the messages of a topic that has no other bound; 0: unlimited
 	Counters *Counters
 }
 
@@ -43,6 +44,7 @@ type Engine struct {
 	// Clock is that of heartbeats, Steady that of leases and retries: it does not jump when
 	// the clock is set.
 	Clock, Steady func() time.Time
+	MaxBytes      int64 // see Config
 	// Observer is set before the first topic is opened.
 	Observer Observer
 
@@ -60,9 +62,10 @@ func New(c Config) *Engine {
 	start, begin := c.Clock(), time.Now()
 	e := &Engine{
 		Catalog: c.Catalog, Store: c.Catalog.Store(), Log: c.Log, Logger: c.Logger, Counters: c.Counters, Clock: c.Clock,
-		Steady:  func() time.Time { return start.Add(time.Since(begin)) },
-		Memory:  NewMemory(c.Resident),
-		Sources: &Sources{Log: c.Log, Events: c.Events, Logger: c.Logger},
+		Steady:   func() time.Time { return start.Add(time.Since(begin)) },
+		MaxBytes: c.MaxBytes,
+		Memory:   NewMemory(c.Resident),
+		Sources:  &Sources{Log: c.Log, Events: c.Events, Logger: c.Logger},
 	}
 	e.Flusher = NewFlusher(e.Store, c.Catalog.Epoch(), c.Clock, c.Logger)
 	e.Flusher.Show(c.Log)
@@ -99,6 +102,18 @@ func (e *Engine) FinishRemoval(ctx context.Context, t *storage.Topic) error {
 		return nil
 	}
 	return e.remove(ctx, t)
+}
+
+// reclaimAfter is how many bytes are removed before space is given back.
+const reclaimAfter = 32 << 20
+
+// Reclaim gives the space of what was trimmed and removed back to the disk, if the log is on one:
+// once it is worth a merge, or the disk is short.
+func (e *Engine) Reclaim(ctx context.Context) error {
+	if disk, ok := e.Log.(commitlog.Reclaimer); ok {
+		return disk.Reclaim(ctx, reclaimAfter)
+	}
+	return nil
 }
 
 const topicDeleted = "TOPIC_DELETED"

@@ -14,6 +14,7 @@ type OpenTopic struct {
 	Parts []*Partition
 
 	holds  atomic.Int64
+	size   topicSize
 	mu     sync.RWMutex
 	groups map[string]*Group
 	busy   map[*Group]bool // that have members, or heartbeats that are not stored

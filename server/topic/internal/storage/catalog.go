@@ -57,6 +57,7 @@ type View struct {
 	CreatedAt time.Time
 	UpdatedAt time.Time
 	Deleting  bool
+	CreatedBy string // a principal; "" for operators, and of topics that are older than this field
 	Bindings  map[string]topicv1.Role
 }
 
@@ -142,6 +143,7 @@ func (t *Topic) addTopic(v *View, r table.Topic, read *parsed) (err error) {
 	v.Preset = topicv1.Preset(topicv1.Preset_value[r.Preset])
 	v.Version, v.Deleting = r.Version, r.Deleting
 	v.CreatedAt, v.UpdatedAt = time.UnixMilli(r.CreatedAt), time.UnixMilli(r.UpdatedAt)
+	v.CreatedBy = r.CreatedBy
 	return nil
 }
 
@@ -183,6 +185,18 @@ func (c *Catalog) Count() int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return len(c.names)
+}
+
+// CountOf is the number of topics that a principal has made.
+func (c *Catalog) CountOf(principal string) (n int) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, t := range c.topics {
+		if t.View().CreatedBy == principal {
+			n++
+		}
+	}
+	return n
 }
 
 // View returns what the topic is.

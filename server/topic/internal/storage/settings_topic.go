@@ -33,6 +33,15 @@ func Shared(c *topicv1.TopicConfig) bool { return c.GetSource() == topicv1.Sourc
 
 const day = 24 * time.Hour
 
+// MaxBytes is how many bytes the messages of the topic may take, 0 for unlimited; usual is that of
+// the installation.
+func (t *Topic) MaxBytes(usual int64) int64 {
+	if n := t.View().Config.GetMaxBytes(); n > 0 {
+		return n
+	}
+	return usual
+}
+
 // MaxPartitions is the number of partitions that a topic may have.
 const MaxPartitions = 256
 
@@ -94,7 +103,7 @@ func TopicConfig(old, change *topicv1.TopicConfig, p topicv1.Preset) (*topicv1.T
 	}
 	if OfChats(next) {
 		if keeps(change) {
-			return nil, nil, refusal.New(refusal.InvalidArgument, "partitions, retentions and blocked writes cannot be set "+
+			return nil, nil, refusal.New(refusal.InvalidArgument, "partitions, retentions, max_bytes and blocked writes cannot be set "+
 				"of a topic of chats: they are Kafka's")
 		}
 		clearKept(from)
@@ -125,7 +134,7 @@ func TopicConfig(old, change *topicv1.TopicConfig, p topicv1.Preset) (*topicv1.T
 // keeps reports whether something is set that is Kafka's where Kafka has the messages.
 func keeps(c *topicv1.TopicConfig) bool {
 	return c.GetPartitions() != 0 || c.GetMessageRetention() != nil || c.GetMaxRetention() != nil ||
-		c.GetZeroSubscriptionRetention() != nil || (c != nil && c.BlockWritesOnZeroSubscriptions != nil)
+		c.GetZeroSubscriptionRetention() != nil || c.GetMaxBytes() != 0 || (c != nil && c.BlockWritesOnZeroSubscriptions != nil)
 }
 
 // clearKept leaves open how long messages are kept, and whether some are taken.
@@ -163,6 +172,9 @@ func overlay(c, with *topicv1.TopicConfig) {
 	}
 	if with.GetPartitions() != 0 {
 		c.Partitions = with.GetPartitions()
+	}
+	if with.MaxBytes != nil {
+		c.MaxBytes = proto.Int64(with.GetMaxBytes())
 	}
 }
 

@@ -9,10 +9,14 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
+// maxTopicsOf is how many topics of a catalogue one principal may have made.
+const maxTopicsOf = 1000
+
 // Create makes a topic, with a number that no topic had. admin, if not empty, is its
-// first administrator. If there is a topic of that name meanwhile it is returned, and
+// first administrator, and counts as its maker. If there is a topic of that name meanwhile it is returned, and
 // created is false.
 func (c *Catalog) Create(
 	ctx context.Context, name string, config *topicv1.TopicConfig, p topicv1.Preset, admin string,
@@ -21,6 +25,10 @@ func (c *Catalog) Create(
 	defer c.create.Unlock()
 	if t := c.Topic(name); t != nil {
 		return t, false, nil
+	}
+	if admin != "" && c.CountOf(admin) >= maxTopicsOf {
+		return nil, false, refusal.New(refusal.TooMany,
+			"you have made %d topics, which is as many as one may: delete some, or ask an operator to make it", maxTopicsOf)
 	}
 	if !c.slot.has(name) {
 		return nil, false, fmt.Errorf("storage: topic %q is not one of slot %d", name, c.slot.Number)
@@ -31,7 +39,7 @@ func (c *Catalog) Create(
 	}
 	made := it.Get(table.AttrTopicNumber).Int64() + 1
 	now := c.clock().Truncate(1e6)
-	v := &View{Config: config, Preset: p, Version: 1, CreatedAt: now, UpdatedAt: now, Bindings: map[string]topicv1.Role{}}
+	v := &View{Config: config, Preset: p, Version: 1, CreatedAt: now, UpdatedAt: now, CreatedBy: admin, Bindings: map[string]topicv1.Role{}}
 	t = &Topic{Name: name, Number: c.slot.TopicNumber(made), subs: map[string]*Subscription{}}
 	put, err := t.put(v, store.Absent())
 	if err != nil {
@@ -74,7 +82,7 @@ func (t *Topic) put(v *View, cond store.Condition) (store.Write, error) {
 	config, err := encode(v.Config)
 	row := table.Topic{
 		Number: int64(t.Number), Config: config, Version: v.Version, Deleting: v.Deleting,
-		CreatedAt: v.CreatedAt.UnixMilli(), UpdatedAt: v.UpdatedAt.UnixMilli(),
+		CreatedAt: v.CreatedAt.UnixMilli(), UpdatedAt: v.UpdatedAt.UnixMilli(), CreatedBy: v.CreatedBy,
 	}
 	if v.Preset != 0 {
 		row.Preset = v.Preset.String()

@@ -94,6 +94,16 @@ export declare type TopicConfig = Message<"parley.topic.v1.TopicConfig"> & {
    * @generated from field: parley.topic.v1.Source source = 10;
    */
   source: Source;
+
+  /**
+   * How many bytes its messages may take, 1 MiB at least; 0, or not set, for as many as the
+   * installation's setting topic-max-bytes says. Only operators may set more than that. A
+   * publish beyond fails with TOPIC_FULL. Dead letters are stored in any case. It cannot be
+   * set with SOURCE_CHAT_EVENTS.
+   *
+   * @generated from field: optional int64 max_bytes = 11;
+   */
+  maxBytes?: bigint | undefined;
 };
 
 /**

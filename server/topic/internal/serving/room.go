@@ -1,0 +1,84 @@
+package serving
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/topic/refusal"
+)
+
+// measureEvery is the time between two looks at how large a topic is, which others may make
+// smaller: trims, and brokers.
+const measureEvery = time.Second
+
+// topicSize is how many bytes the messages of a topic take: as the log said when it was asked, and
+// what was let in since. A publish that fails counts until the next look.
+type topicSize struct {
+	mu    sync.Mutex
+	known bool
+	at    time.Time // of the last look, by the steady clock
+	bytes int64
+}
+
+// admit reports whether n more bytes have room below most, and counts them if they have.
+func (s *topicSize) admit(n, most int64, now time.Time, look func() (int64, error)) (ok bool, bytes int64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.known || s.bytes+n > most && now.Sub(s.at) >= measureEvery {
+		if s.bytes, err = look(); err != nil {
+			return false, 0, err
+		}
+		s.known, s.at = true, now
+	}
+	if s.bytes+n > most {
+		return false, s.bytes, nil
+	}
+	s.bytes += n
+	return true, s.bytes, nil
+}
+
+// Admit refuses a publish of so many bytes to a topic that has as many as it may, and on a disk
+// that is short: there the rest is for chats. A request whose number the topic remembers stores
+// nothing and is let through, so that its sender learns what became of it.
+func (p *Publisher) Admit(ctx context.Context, l *OpenTopic, r *topicv1.PublishRequest, n int64) error {
+	full := p.full(ctx, l, n)
+	if full == nil {
+		return nil
+	}
+	if r.GetProducer() != nil {
+		appends, _ := Distribute(l, r)
+		known, err := p.engine.Log.Remembered(ctx, appends[0].Partition, r.GetProducer().GetId())
+		if err != nil {
+			return err
+		}
+		for _, x := range known {
+			if x.Number == r.GetProducer().GetNumber() {
+				return nil
+			}
+		}
+	}
+	p.engine.Counters.Full.Add(1)
+	return full
+}
+
+func (p *Publisher) full(ctx context.Context, l *OpenTopic, n int64) error {
+	if disk, ok := p.engine.Log.(commitlog.Reclaimer); ok && disk.Short() {
+		return refusal.New(refusal.StorageLow, "the disk is nearly full, and what is left is for chats: nothing is stored; "+
+			"consume and delete topics, or free some of the disk")
+	}
+	most := l.MaxBytes(p.engine.MaxBytes)
+	if most == 0 {
+		return nil
+	}
+	ok, bytes, err := l.size.admit(n, most, p.engine.Steady(), func() (int64, error) {
+		return p.engine.Log.Size(ctx, l.Number, int32(len(l.Parts)))
+	})
+	if err != nil || ok {
+		return err
+	}
+	return refusal.New(refusal.TopicFull, "topic %q has %d of %d bytes, and nothing of this is stored: let its groups "+
+		"acknowledge what they have, shorten its retention, or have max_bytes raised", l.Name, bytes, most)
+}
