@@ -97,9 +97,24 @@ func (h *fakeHub) until(t *testing.T, what string, ok func(*fakeHub) bool) {
 		case <-late:
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			t.Fatalf("never: %s; have %v, %d marks, receipts %v", what, h.versions, h.dirty, h.receipts)
+			t.Fatalf("never: %s; have %v, %d marks, receipts %v", what, runs(h.versions), h.dirty, h.receipts)
 		}
 	}
+}
+
+// runs describes versions by chat as runs of successors, such as 1-160 159-300, so that a failure shows the gap.
+func runs(versions map[string][]int64) map[string]string {
+	out := map[string]string{}
+	for chatID, list := range versions {
+		for i := 0; i < len(list); i++ {
+			from := list[i]
+			for i+1 < len(list) && list[i+1] == list[i]+1 {
+				i++
+			}
+			out[chatID] += fmt.Sprintf("%d-%d ", from, list[i])
+		}
+	}
+	return out
 }
 
 // net1 is an installation: a table and member lists.
@@ -118,6 +133,8 @@ func newNet(t *testing.T) *net1 {
 	return &net1{t: t, table: routingtest.New(time.Now), members: map[string][]string{}}
 }
 
+// config has a time limit of calls that no pause of a busy machine reaches: a call that is given up is sent again, so
+// that a hub sees a change twice, or is dropped after the last attempt. Tests of that set a shorter one.
 func (n *net1) config(process string, hub Hub) Config {
 	return Config{
 		Process: process, Generation: "g", Table: n.table, Secret: secret, Hub: hub, Clock: time.Now,
@@ -125,7 +142,7 @@ func (n *net1) config(process string, hub Hub) Config {
 		Carried: n.carried[process],
 		Recipients: routing.NewRecipients("g", nil,
 			func(_ context.Context, id string) (int64, []string, error) { return 1, n.members[id], n.fail }),
-		Keepalive: 50 * time.Millisecond, Discover: 50 * time.Millisecond, Call: time.Second, DeadAfter: n.dead,
+		Keepalive: 50 * time.Millisecond, Discover: 50 * time.Millisecond, Call: time.Minute, DeadAfter: n.dead,
 	}
 }
 
