@@ -26,13 +26,17 @@ import (
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
-// clocks are those of the machine; tests set them.
-var clocks = clock.System()
+// clocksKey is where tests put clocks into the context of a server that they start. Servers of other tests, which run
+// beside it in the same process, keep those of the machine.
+type clocksKey struct{}
 
 // serve runs the server until ctx ends or it fails.
 func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
 	defer func() { err = explainDamage(cfg, err) }()
 	log := telemetry.NewLogger(stderr, cfg.LogFormat == "json")
+	if own, ok := ctx.Value(clocksKey{}).(clock.Clocks); ok {
+		cfg.clocks = own
+	}
 	// The port first: a second server on the same port fails before it waits for
 	// anything.
 	var lc net.ListenConfig
@@ -83,7 +87,7 @@ func openBackend(cfg Config, stdout io.Writer, log *slog.Logger, fail func(error
 	c := cfg.Backend
 	if c.Embedded != nil {
 		mode := *c.Embedded
-		mode.Clocks = clocks
+		mode.Clocks = cfg.clocks
 		c.Embedded = &mode
 	}
 	c.Logger = log

@@ -86,8 +86,8 @@ func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.
 	if p.key, err = cfg.loadKey(hasUsers(ctx, backend.Store)); err != nil {
 		return nil, err
 	}
-	stamps := timestamp.New(backend.Store, clocks.Wall)
-	vc := view.Config{Store: backend.Store, History: backend.History, Clock: clocks.Wall, Stamps: stamps,
+	stamps := timestamp.New(backend.Store, p.cfg.clocks.Wall)
+	vc := view.Config{Store: backend.Store, History: backend.History, Clock: p.cfg.clocks.Wall, Stamps: stamps,
 		TokenKey: p.key.Derive("sync tokens", view.KeySize), NoReadReceipts: !cfg.ReadReceipts}
 	if cfg.distributed() {
 		vc.Turns = remoteTurns
@@ -135,7 +135,8 @@ func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.
 
 // buildTopics makes durable topics, or doors that say that this mode has none.
 func (p *program) buildTopics(ctx context.Context) (err error) {
-	p.topics, err = topicrpc.NewModule(ctx, topicrpc.ModuleConfig{Backend: p.backend, Clock: clocks.Wall, Logger: p.log,
+	p.topics, err = topicrpc.NewModule(ctx, topicrpc.ModuleConfig{Backend: p.backend, Clock: p.cfg.clocks.Wall,
+		Logger:  p.log,
 		Metrics: p.metrics, Creators: p.cfg.TopicCreators, Jobs: p.cfg.TopicJobs, MaxBytes: int64(p.cfg.TopicMaxBytes),
 		Process: p.process, Slots: p.cfg.TopicSlots,
 		Replication: p.cfg.Kafka.Replication,
@@ -165,8 +166,9 @@ func (p *program) buildChats(ctx context.Context, reader *view.Reader, stamps *t
 		return nil
 	}})
 	p.chats, err = chat.New(ctx, chat.Config{
-		Store: p.backend.Store, Clock: clocks.Wall, Stamps: stamps, Generation: p.backend.Generation, Producer: p.process,
-		Shared: p.cfg.distributed(), Meter: meter(p.counts), Chats: p.cfg.MaxChatsPerUser,
+		Store: p.backend.Store, Clock: p.cfg.clocks.Wall, Stamps: stamps, Generation: p.backend.Generation,
+		Producer: p.process,
+		Shared:   p.cfg.distributed(), Meter: meter(p.counts), Chats: p.cfg.MaxChatsPerUser,
 		Members: p.cfg.MaxMembersPerGroup, NoReadReceipts: !p.cfg.ReadReceipts, Forward: p.forwards(),
 		Committed: func(c chat.Commit) {
 			d := delivery.Of(c.Events)
@@ -189,7 +191,7 @@ func (p *program) buildChats(ctx context.Context, reader *view.Reader, stamps *t
 	}
 	p.hub, err = delivery.New(delivery.Config{
 		History: p.backend.History, Process: p.process, Source: reader, Durable: p.backend.Store.Durable,
-		Clock: clocks.Wall, NewID: chat.NewID, Delivered: p.chats.Delivered, MaxStreams: p.cfg.MaxStreamsPerUser,
+		Clock: p.cfg.clocks.Wall, NewID: chat.NewID, Delivered: p.chats.Delivered, MaxStreams: p.cfg.MaxStreamsPerUser,
 		Revoked: func(o delivery.OpenParams) bool { return p.gate.Refuses(streamOwner(o)) }, // made by buildIdentity
 	})
 	return err

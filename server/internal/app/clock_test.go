@@ -19,13 +19,14 @@ import (
 // A server whose clock is set twelve hours ahead says so and is not ready. When the clock
 // is right again, so are the times of the chat that was written to meanwhile.
 func TestClockSetAndBack(t *testing.T) {
+	t.Parallel()
 	var by atomic.Int64
 	began := time.Now()
-	t.Cleanup(app.SetClocks(clock.Clocks{
+	ctx := app.WithClocks(t.Context(), clock.Clocks{
 		Wall:   func() time.Time { return time.Now().Add(time.Duration(by.Load())) },
 		Steady: func() time.Duration { return time.Since(began) },
-	}))
-	greeting, logs, _ := greeted(t, "127.0.0.1:0", t.TempDir())
+	})
+	greeting, logs, _ := greetedIn(ctx, t, "127.0.0.1:0", t.TempDir())
 	addr := listening.FindStringSubmatch(greeting)[1]
 	alice := newUser("alice", regexp.MustCompile(`=(ey\S+)`).FindStringSubmatch(greeting)[1], addr, newTransport(t, false))
 	group, err := alice.chats.CreateChat(t.Context(),

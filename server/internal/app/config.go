@@ -7,6 +7,7 @@ import (
 	"net"
 
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/backend/clock"
 	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/identity/issuer"
@@ -32,6 +33,7 @@ type Config struct {
 
 	linkTLS    *tls.Config // of links and operators; nil for no TLS
 	onLoopback bool        // the listener's address is
+	clocks     clock.Clocks
 
 	searchTargets search.Targets // where search events go
 	limitTable    limit.Table    // how often what may be done
@@ -43,7 +45,7 @@ func (c Config) distributed() bool { return c.Backend.Distributed != nil }
 // newConfig builds a configuration from settings. It checks what belongs to one mode and
 // not to the other.
 func newConfig(s config.Settings) (Config, error) {
-	c := Config{Settings: s}
+	c := Config{Settings: s, clocks: clock.System()}
 	if err := topicrpc.CheckCreators(s.TopicCreators); err != nil {
 		return c, err
 	}

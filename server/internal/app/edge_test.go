@@ -53,6 +53,7 @@ func ask(t *testing.T, c *http.Client, method, url string, change func(*http.Req
 // A web page that calls a server on its reader's machine by a name of its own is
 // refused, in both versions of HTTP, whatever it asks for.
 func TestHostsOfPages(t *testing.T) {
+	t.Parallel()
 	p := launch(t, t.TempDir(), "127.0.0.1:0", "--allowed-hosts", "Chat.example.com,10.1.2.3")
 	_, port, _ := net.SplitHostPort(p.addr)
 	for version, c := range clients(t) {
@@ -149,6 +150,7 @@ func TestLargeHeaders(t *testing.T) {
 // Where others can listen in, the server says so in one line. Metrics have a listener of
 // their own.
 func TestExposed(t *testing.T) {
+	t.Parallel()
 	p := launch(t, t.TempDir(), "0.0.0.0:0", "--metrics-listen", "127.0.0.1:0")
 	_, port, _ := net.SplitHostPort(p.addr)
 	base := "http://127.0.0.1:" + port
@@ -181,6 +183,7 @@ func TestExposed(t *testing.T) {
 // Behind a proxy clients are told apart by the address that it added, whatever they say
 // themselves.
 func TestBehindProxy(t *testing.T) {
+	t.Parallel()
 	p := launch(t, t.TempDir(), "127.0.0.1:0", "--behind-proxy", "1", "--max-connections-per-address", "3")
 	if strings.Contains(p.log.String(), "without TLS") {
 		t.Error("the proxy's TLS is not known of")
@@ -278,6 +281,7 @@ func TestFloodOfBadTokens(t *testing.T) {
 // Streams that need no token are few: a newer one ends the oldest, so that nobody keeps
 // others out.
 func TestReflectionStreamsAreFew(t *testing.T) {
+	t.Parallel()
 	p := launch(t, t.TempDir(), "127.0.0.1:0")
 	open := func(c *http.Client) (body io.Reader) {
 		t.Helper()

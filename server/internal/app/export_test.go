@@ -1,11 +1,12 @@
 package app
 
-import "github.com/parley-chat/parley/server/backend/clock"
+import (
+	"context"
 
-// SetClocks sets the clocks of servers that start from now on, and returns how to set
-// them back.
-func SetClocks(c clock.Clocks) (back func()) {
-	was := clocks
-	clocks = c
-	return func() { clocks = was }
+	"github.com/parley-chat/parley/server/backend/clock"
+)
+
+// WithClocks sets the clocks of the servers that Run starts with the context.
+func WithClocks(ctx context.Context, c clock.Clocks) context.Context {
+	return context.WithValue(ctx, clocksKey{}, c)
 }

@@ -19,7 +19,7 @@ func (p *program) buildLimits(reader *view.Reader) (err error) {
 			return err
 		}
 	}
-	p.limits, err = identityplane.NewLimits(identityplane.LimitsConfig{Backend: p.backend, Clock: clocks.Wall,
+	p.limits, err = identityplane.NewLimits(identityplane.LimitsConfig{Backend: p.backend, Clock: p.cfg.clocks.Wall,
 		Logger: p.log, Metrics: p.metrics, Reader: reader, Settings: p.cfg.Settings, Table: p.cfg.limitTable})
 	return err
 }
@@ -27,7 +27,8 @@ func (p *program) buildLimits(reader *view.Reader) (err error) {
 // buildIdentity makes who may come in. Chats, hub, topics and limits must exist.
 func (p *program) buildIdentity() (err error) {
 	p.identity, err = identityplane.New(identityplane.Config{
-		Backend: p.backend, Clock: clocks.Wall, Logger: p.log, Metrics: p.metrics, Key: p.key, Chats: p.chats, Hub: p.hub,
+		Backend: p.backend, Clock: p.cfg.clocks.Wall, Logger: p.log, Metrics: p.metrics, Key: p.key, Chats: p.chats,
+		Hub:    p.hub,
 		Limits: p.limits.Limiter, Settings: p.cfg.Settings, Issuers: p.cfg.issuers, Shared: p.cfg.distributed(),
 		CodesLog: p.cfg.developing(),
 		Refuse:   p.refuse, Revoke: p.revoke, EndAll: p.endStreams,

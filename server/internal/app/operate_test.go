@@ -49,7 +49,14 @@ func (s *safeBuffer) String() string {
 // it printed at the start.
 func greeted(t *testing.T, listen, dir string, more ...string) (greeting string, logs *safeBuffer, stop func() int) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+	return greetedIn(t.Context(), t, listen, dir, more...)
+}
+
+// greetedIn does what greeted does in a context, which may have clocks.
+func greetedIn(ctx context.Context, t *testing.T, listen, dir string, more ...string) (greeting string,
+	logs *safeBuffer, stop func() int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
 	logs = &safeBuffer{}
 	pr, pw := io.Pipe()
 	done := make(chan int, 1)

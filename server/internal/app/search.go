@@ -27,7 +27,7 @@ func (p *program) buildSearch() api.Service {
 		lanes = searchLanes
 	}
 	events := record.New(record.Config{
-		Store: p.backend.Store, Clock: clocks.Wall, NewID: chat.NewID, Retention: searchRetention, Lanes: lanes,
+		Store: p.backend.Store, Clock: p.cfg.clocks.Wall, NewID: chat.NewID, Retention: searchRetention, Lanes: lanes,
 		Recorded: func(stream string) {
 			if p.recorded != nil {
 				p.recorded(stream)

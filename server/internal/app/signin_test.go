@@ -40,6 +40,7 @@ func codeIn(log, identifier string) (code string) {
 
 // The lines of the page on signing in are run as they stand there; the code is the one of the log.
 func TestSignInPage(t *testing.T) {
+	t.Parallel()
 	bash, err := exec.LookPath("bash")
 	if err != nil || runtime.GOOS == "windows" {
 		t.Skip("no bash")
@@ -165,11 +166,11 @@ func newPerson(t *testing.T, flags ...string) *person {
 	t.Helper()
 	p := &person{t: t, by: &atomic.Int64{}, dir: t.TempDir()}
 	began := time.Now()
-	t.Cleanup(app.SetClocks(clock.Clocks{
+	ctx := app.WithClocks(t.Context(), clock.Clocks{
 		Wall:   func() time.Time { return time.Now().Add(time.Duration(p.by.Load())) },
 		Steady: func() time.Duration { return time.Since(began) + time.Duration(p.by.Load()) },
-	}))
-	greeting, logs, _ := greeted(t, "127.0.0.1:0", p.dir, append(flags, "--log-format", "text")...)
+	})
+	greeting, logs, _ := greetedIn(ctx, t, "127.0.0.1:0", p.dir, append(flags, "--log-format", "text")...)
 	p.addr, p.log = listening.FindStringSubmatch(greeting)[1], logs.String
 	return p
 }
@@ -177,6 +178,7 @@ func newPerson(t *testing.T, flags ...string) *person {
 // S-12: somebody copies Ann's refresh token and uses it. When the second of the two comes, both lose
 // the session: tokens are refused, and the open streams end.
 func TestSec_S_12_StolenRefreshTokenEndsStreams(t *testing.T) {
+	t.Parallel()
 	p := newPerson(t)
 	ann := p.signIn("ann@example.com")
 	other := p.signIn("ann@example.com")
@@ -215,6 +217,7 @@ func TestSec_S_12_StolenRefreshTokenEndsStreams(t *testing.T) {
 // S-13: who signs out ends the streams of this session, those of others continue; a session that nobody
 // refreshed for 30 days is over.
 func TestSec_S_13_SignOutEndsStreams(t *testing.T) {
+	t.Parallel()
 	p := newPerson(t)
 	one, two := p.signIn("ann@example.com"), p.signIn("ann@example.com")
 	first, second := p.opened(one.GetAccessToken()), p.opened(two.GetAccessToken())
@@ -238,6 +241,7 @@ func TestSec_S_13_SignOutEndsStreams(t *testing.T) {
 // S-13: a stream whose first message comes only after the session was ended is not opened any more,
 // though the call was let in before.
 func TestSec_S_13_StreamsThatBeginAfterTheEnd(t *testing.T) {
+	t.Parallel()
 	p := newPerson(t, "--topic-creators", "alice")
 	alice := newTopicClients(t, p.dir, p.addr)
 	ctx := t.Context()
@@ -267,6 +271,7 @@ func TestSec_S_13_StreamsThatBeginAfterTheEnd(t *testing.T) {
 
 // Sessions outlive the server: it is killed, and the refresh token of before is good.
 func TestSessionsSurviveAKill(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := launch(t, dir, "127.0.0.1:0", "--demo-users", "off")
 	ann := &person{t: t, addr: p.addr, log: p.log.String, by: &atomic.Int64{}}
@@ -286,6 +291,7 @@ func TestSessionsSurviveAKill(t *testing.T) {
 
 // What is set wrong for codes is said in one line at the start.
 func TestSettingsOfCodes(t *testing.T) {
+	t.Parallel()
 	for says, args := range map[string][]string{
 		"codes must be auto, log, smtp, webhook or none": {"--codes", "pigeon"},
 		"codes smtp needs smtp-address":                  {"--codes", "smtp"},

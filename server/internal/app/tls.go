@@ -18,14 +18,14 @@ func (p *program) openCertificates() (err error) {
 	var list []*certificate.Certificate
 	if p.cfg.distributed() {
 		links, kafka := p.cfg.Links, p.cfg.Kafka
-		list, err = certificate.OpenAll(clocks.Wall, p.log, certificate.Files{Cert: links.Cert, Key: links.Key},
+		list, err = certificate.OpenAll(p.cfg.clocks.Wall, p.log, certificate.Files{Cert: links.Cert, Key: links.Key},
 			certificate.Files{Cert: kafka.Cert, Key: kafka.Key})
 		if err != nil {
 			return err
 		}
 	}
 	if cert != "" {
-		if p.certificate, err = certificate.Open(cert, key, clocks.Wall, p.log); err != nil {
+		if p.certificate, err = certificate.Open(cert, key, p.cfg.clocks.Wall, p.log); err != nil {
 			return fmt.Errorf("tls-cert, tls-key: %w", err)
 		}
 		list = append(list, p.certificate)
