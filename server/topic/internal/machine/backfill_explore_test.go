@@ -140,7 +140,7 @@ func (w *world) mayCatchUp(g *modelGroup, r *record) bool {
 		messages, bytes := m.real.budget.Left()
 		return m.kind != "" || messages < 2 || bytes < 200
 	})
-	return simple && idle && g.real.history.Allowed > 0 && r.position < w.m.behind(g)+window
+	return simple && idle && g.real.history.Allowed > 0 && g.real.open < mayBeOpen
 }
 
 // catching holds a call of Next to the rules of a backfill.

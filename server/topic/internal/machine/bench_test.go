@@ -153,7 +153,7 @@ func backlog(b *testing.B, fragmented bool) (cursor []byte, end int64) {
 	r.messages(1_000_000)
 	r.next(g)
 	if fragmented {
-		for p := int64(1); p < Window; p += 2 {
+		for p := int64(1); p < MaxOpen; p += 2 {
 			r.ack(m, p, p+1)
 		}
 	}

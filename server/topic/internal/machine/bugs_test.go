@@ -168,8 +168,14 @@ var bugs = []bug{
 				}
 			}
 		}},
-	{name: "the window has no end", before: "next", finds: "beyond the window",
-		do: func(w *world, _ *modelGroup, _ *modelMember) { w.p.window = Window }},
+	{name: "any number may be open", before: "next", finds: "are open than may be",
+		do: func(w *world, _ *modelGroup, _ *modelMember) { w.p.maxOpen = MaxOpen }},
+	{name: "what is acknowledged stays open", after: "ack", finds: "open",
+		do: func(_ *world, g *modelGroup, _ *modelMember) { g.real.open = max(g.real.open, 1) }},
+	{name: "what is returned is not open", after: "nack", finds: "open",
+		do: func(_ *world, g *modelGroup, _ *modelMember) {
+			g.real.open = g.real.countOpen() - int64(g.real.fails.Len())
+		}},
 	{name: "a dead letter is acknowledged before it is stored", after: "nack", finds: "",
 		do: func(_ *world, g *modelGroup, _ *modelMember) {
 			for _, r := range g.real.fails.Dying.Runs() {

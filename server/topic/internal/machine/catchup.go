@@ -57,10 +57,11 @@ func (p *catchUp) Rebuild(acked, away *Set, fails *failureTable) (others Set) {
 	return others
 }
 
-// PutBack takes what was never tried out of what comes back; below end it is allowed once more.
-func (p *catchUp) PutBack(back *Set, fails *failureTable, end int64) {
+// PutBack takes what was never tried out of what comes back; below end it is allowed once more. It
+// returns how much that was.
+func (p *catchUp) PutBack(back *Set, fails *failureTable, end int64) int64 {
 	if p.Set.Empty() || p.Over {
-		return
+		return 0
 	}
 	untried := back.Clone()
 	untried.Intersect(&p.Set)
@@ -70,6 +71,7 @@ func (p *catchUp) PutBack(back *Set, fails *failureTable, end int64) {
 	back.Subtract(&untried)
 	p.Ready.Union(&untried)
 	p.Allowed += untried.Count(0, end)
+	return untried.Count(0, NoEnd)
 }
 
 // Drop takes what is not in kept out of it, and returns it. Nothing more is begun.

@@ -253,17 +253,17 @@ func TestStateIsSmall(t *testing.T) {
 	w := r.group(plain("w"))
 	b, err := w.Attach("m", nil, NewBudget(MaxMessages, MaxBytes, false))
 	must(t, err)
-	r.messages(Window)
+	r.messages(MaxOpen)
 	base := w.Floor()
 	r.next(w)
-	for p := base + 1; p < base+Window; p += 2 {
+	for p := base + 1; p < base+MaxOpen; p += 2 {
 		r.ack(b, p, p+1)
 	}
-	if n := len(w.AppendCursor(nil)); n > 8*Window/2 || n > MaxCursor {
-		t.Errorf("a cursor of %d bytes, for %d acknowledgements", n, Window/2)
+	if n := len(w.AppendCursor(nil)); n > 8*MaxOpen/2 || n > MaxCursor {
+		t.Errorf("a cursor of %d bytes, for %d acknowledgements", n, MaxOpen/2)
 	}
-	t.Logf("%d bytes for %d positions of the window", len(w.AppendCursor(nil)), Window)
-	b.Nack(Positions{Base: base, Count: Window}, time.Hour, "", r.now, nil)
+	t.Logf("%d bytes for %d positions of the window", len(w.AppendCursor(nil)), MaxOpen)
+	b.Nack(Positions{Base: base, Count: MaxOpen}, time.Hour, "", r.now, nil)
 	t.Logf("%d bytes when the other half has failed", len(w.AppendCursor(nil)))
 	if n := len(w.AppendCursor(nil)); n > MaxCursor {
 		t.Errorf("a cursor of %d bytes", n)
@@ -298,20 +298,20 @@ func TestCursorOfFailures(t *testing.T) {
 	g := r.group(c)
 	m, err := g.Attach("m", nil, NewBudget(MaxMessages, MaxBytes, false))
 	must(t, err)
-	r.messages(Window)
-	is(t, "handed out", len(r.next(g)), Window)
-	for p := range int64(Window) {
+	r.messages(MaxOpen)
+	is(t, "handed out", len(r.next(g)), MaxOpen)
+	for p := range int64(MaxOpen) {
 		m.Nack(Positions{Base: p}, time.Duration(p%24)*time.Hour, "", r.now, nil)
 	}
 	cursor := g.AppendCursor(nil)
-	t.Logf("%d bytes for %d failures", len(cursor), Window)
+	t.Logf("%d bytes for %d failures", len(cursor), MaxOpen)
 	if len(cursor) > MaxCursor {
 		t.Errorf("a cursor of %d bytes", len(cursor))
 	}
 	p := New(0, 0, r.end, r)
 	restored, err := p.Restore(c, Active, cursor)
 	must(t, err)
-	is(t, "failures", restored.fails.Len(), Window)
+	is(t, "failures", restored.fails.Len(), MaxOpen)
 	r.p = p
 	r.member(restored, "m")
 	is(t, "due now", len(r.next(restored)), 1000)

@@ -106,8 +106,8 @@ func (c *Cursor) appendFailures(b []byte) []byte {
 	return b
 }
 
-// DecodeCursor reads what Append wrote, with no more failures than window. Error: Err.
-func DecodeCursor(b []byte, window int64) (*Cursor, error) {
+// DecodeCursor reads what Append wrote, with no more failures than most. Error: ErrCursor.
+func DecodeCursor(b []byte, most int64) (*Cursor, error) {
 	d := decoder{b: b}
 	version := d.byte()
 	if version < Version || version > movedVersion {
@@ -118,7 +118,7 @@ func DecodeCursor(b []byte, window int64) (*Cursor, error) {
 		*n = d.position()
 	}
 	c.Required, c.Optional, c.Acked = d.set(maxCursorRuns), d.set(maxCursorRuns), d.set(maxCursorRuns)
-	c.Failures = d.failures(window)
+	c.Failures = d.failures(most)
 	if version >= historyVersion {
 		c.Backfill, c.History = d.position(), d.set(maxCursorRuns)
 	}
@@ -188,9 +188,9 @@ func (d *decoder) set(limit int) *Set {
 	return &s
 }
 
-func (d *decoder) failures(window int64) []SavedFailure {
+func (d *decoder) failures(most int64) []SavedFailure {
 	n := d.position()
-	if d.failed || n > window || n > int64(len(d.b)) {
+	if d.failed || n > most || n > int64(len(d.b)) {
 		d.failed = true
 		return nil
 	}

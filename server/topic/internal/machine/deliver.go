@@ -17,7 +17,6 @@ type delivery struct {
 	*GroupState
 	now, deadline int64
 	limit         int
-	room          int  // messages that may be handed out for the first time
 	simple        bool // every member takes every message
 	ready         *Set
 	late          bool // ready is what a backfill has
@@ -41,7 +40,6 @@ func (g *GroupState) Next(now time.Time, limit int, dst []Piece) ([]Piece, Wait)
 	d.simple = g.filter == nil && !g.config.KeyOrder && !g.config.Hash &&
 		!slices.ContainsFunc(g.members, func(m *Member) bool { return m.filter != nil })
 	g.due(d.now)
-	d.room = g.room()
 	w, ok := d.serveAside()
 	for ok && d.limit > 0 {
 		w, ok = d.step()
@@ -61,11 +59,6 @@ func (d *delivery) step() (Wait, bool) {
 	if !ok || r.From >= d.p.end {
 		return Wait{Reason: Idle}, false
 	}
-	floor := d.from()
-	top := floor + d.p.window
-	if r.From >= top {
-		return Wait{Reason: Full}, false
-	}
 	batch, residence := d.p.source.At(r.From)
 	if residence == Missing {
 		return Wait{Reason: Fetch, Position: r.From}, false
@@ -78,16 +71,12 @@ func (d *delivery) step() (Wait, bool) {
 		return Wait{}, true
 	}
 	i := int(r.From - batch.Base)
-	j := i + int(min(int64(d.limit), int64(batch.Count()-i), r.To-r.From, top-r.From))
+	j := i + int(min(int64(d.limit), int64(batch.Count()-i), r.To-r.From))
 	if d.late {
 		j = i + int(min(int64(j-i), d.history.Allowed))
 	}
-	// What was under way before, and what all others wait behind, makes no cursor larger.
-	if r.From > floor && (d.late || r.From > d.fails.Latest()) {
-		if d.room <= 0 {
-			return Wait{Reason: Full}, false
-		}
-		j = min(j, i+d.room)
+	if j = min(j, int(d.mayOpen(r.From)-batch.Base)); j <= i {
+		return Wait{Reason: Full}, false
 	}
 	attempt := 1
 	if d.fails.Upto(r.From) {
@@ -108,18 +97,25 @@ func (d *delivery) step() (Wait, bool) {
 	return d.one(batch, i, attempt)
 }
 
-// from is the position that the others wait behind.
-func (d *delivery) from() int64 {
-	if d.late {
-		return d.behind()
+// mayOpen is the position before which messages from one on may be handed out: what is open already,
+// and as many more as there is room for. What all others wait behind can be opened in any case.
+// Without that a group whose history alone fills a cursor would never continue.
+func (d *delivery) mayOpen(from int64) int64 {
+	room := d.room()
+	switch {
+	case d.late && room <= 0 && from == d.behind(), !d.late && from >= d.reached && room <= 0 && from == d.Floor():
+		return from + 1
+	case d.late:
+		return from + max(room, 0)
 	}
-	return d.Floor()
+	return max(from, d.reached) + max(room, 0)
 }
 
 // skipVoid passes positions that do not exist.
 func (d *delivery) skipVoid(from, to int64) {
-	d.ready.Remove(from, to)
+	d.take(from, to)
 	d.acked.Add(from, to)
+	d.open -= to - from
 	d.version++
 }
 
@@ -129,7 +125,7 @@ func (d *delivery) deferOne(batch *commitlog.Batch, i int) {
 	key := ""
 	if d.fails.Dying.Contains(position) {
 		if key = batch.Key(i); !d.waits(key, position) {
-			d.ready.Remove(position, position+1)
+			d.take(position, position+1)
 			d.keys.Hold(key, position) // until MarkDeadLettered
 		}
 		return
@@ -140,7 +136,7 @@ func (d *delivery) deferOne(batch *commitlog.Batch, i int) {
 			return
 		}
 	}
-	d.ready.Remove(position, position+1)
+	d.take(position, position+1)
 	f := d.fails.Get(position)
 	if f.Attempts < d.config.MaxAttempts {
 		if d.config.KeyOrder {
@@ -167,7 +163,7 @@ func (d *delivery) inTurns(batch *commitlog.Batch, i, j, attempt int) (Wait, boo
 		m := d.members[d.turn%len(d.members)]
 		d.turn = (d.turn + 1) % len(d.members)
 		if n := m.budget.Take(batch, i, min(j, i+share), d.late); n > 0 {
-			d.ready.Remove(batch.Base+int64(i), batch.Base+int64(i+n))
+			d.take(batch.Base+int64(i), batch.Base+int64(i+n))
 			d.hand(m, batch, i, i+n, attempt)
 			return Wait{}, true
 		}
@@ -201,7 +197,7 @@ func (d *delivery) one(batch *commitlog.Batch, i, attempt int) (Wait, bool) {
 	if m == nil && d.late {
 		return Wait{Reason: Credits}, false
 	}
-	d.ready.Remove(position, position+1)
+	d.take(position, position+1)
 	if d.config.KeyOrder {
 		d.keys.Hold(key, position)
 	}
@@ -219,7 +215,7 @@ func (d *delivery) pass(batch *commitlog.Batch, i int) {
 	if d.keys.Len() > 0 && !d.keys.Blocked(batch.Key(i), position) {
 		d.keys.Hold(batch.Key(i), position) // others may wait for it
 	}
-	d.ready.Remove(position, position+1)
+	d.take(position, position+1)
 	d.filtered++
 	d.done(position, position+1)
 }
@@ -300,7 +296,6 @@ func (d *delivery) hand(m *Member, batch *commitlog.Batch, i, j, attempt int) {
 	}
 	m.inFlight += int64(j - i)
 	d.limit -= j - i
-	d.room -= j - i
 	if n := len(d.dst); n > 0 {
 		last := &d.dst[n-1]
 		if last.Member == m && last.Batch == batch && last.To == i && last.Attempt == attempt {

@@ -35,6 +35,10 @@ type GroupState struct {
 	fails   *failureTable       // what was delivered in vain, and what it waits for
 	history catchUp             // what it catches up beside
 	keys    *keyTable           // of which a message is under way
+	// reached is behind what Next has come to, but for a backfill, and open how many messages it has
+	// come to that are not acknowledged, a backfill's as well: see MaxOpen.
+	reached int64
+	open    int64
 
 	members  []*Member // by name
 	turn     int       // whose it is
@@ -128,7 +132,7 @@ func (g *GroupState) claim(from int64, hold bool) int64 {
 		g.required.Union(&want)
 	}
 	g.required.Add(g.p.end, NoEnd)
-	g.floor = g.p.start
+	g.floor, g.reached = g.p.start, g.failedBefore()
 	g.changed()
 	return n
 }
@@ -188,6 +192,7 @@ func (g *GroupState) end(s State) {
 		m.aside.Clear()
 	}
 	g.ready = Set{}
+	g.reached, g.open = 0, 0 // it may come back, which begins anew
 	g.changed()
 }
 
@@ -273,6 +278,7 @@ func (g *GroupState) trim(start int64) {
 		g.cut(0, l[0].From, min(l[0].To, start))
 	}
 	g.changed()
+	g.recount()
 	if delayed, parked := g.fails.Waiting(); delayed+parked+g.keys.Len() > 0 || g.anyAside() {
 		g.rebuild()
 	}
@@ -307,7 +313,7 @@ func (g *GroupState) putBack(back *Set) {
 			}
 		}
 	} else {
-		g.history.PutBack(back, g.fails, g.p.end)
+		g.open -= g.history.PutBack(back, g.fails, g.p.end)
 	}
 	if runs := back.Runs(); len(runs) == 1 {
 		g.ready.Add(runs[0].From, runs[0].To)
@@ -345,6 +351,7 @@ func (g *GroupState) rebuild() {
 	g.ready.Subtract(&away)
 	others := g.history.Rebuild(&g.acked, &away, g.fails)
 	g.ready.Union(&others)
+	g.recount()
 }
 
 // maxGroupRuns is of how many runs the history of a dead group may be. Beyond that, what all
@@ -352,8 +359,8 @@ func (g *GroupState) rebuild() {
 const maxGroupRuns = 8192
 
 // compact keeps a released group small, whose sets only describe the past. What it has
-// acknowledged is kept for when it comes back; of a history of more runs than a window
-// can be, the oldest part is forgotten, with what it missed there.
+// acknowledged is kept for when it comes back; of a history of more runs than open messages can
+// leave, the oldest part is forgotten, with what it missed there.
 func (g *GroupState) compact() {
 	if g.required.Len() > maxGroupRuns {
 		g.p.settle()
@@ -361,9 +368,9 @@ func (g *GroupState) compact() {
 		g.readable.Subtract(&g.acked)
 		g.version++
 	}
-	if runs := g.acked.Runs(); len(runs) > Window/2 {
+	if runs := g.acked.Runs(); len(runs) > maxAckedRuns {
 		g.p.settle()
-		g.start = max(g.start, runs[len(runs)-Window/2].From)
+		g.start = max(g.start, runs[len(runs)-maxAckedRuns].From)
 		for _, s := range []*Set{&g.required, &g.readable, &g.acked} {
 			s.Remove(0, g.start)
 		}

@@ -8,7 +8,7 @@ func (d *delivery) waits(key string, position int64) bool {
 		return false
 	}
 	d.keys.Wait(key, position)
-	d.ready.Remove(position, position+1)
+	d.take(position, position+1)
 	return true
 }
 

@@ -24,7 +24,7 @@ type Machine struct {
 	version   uint64
 	filters   filterCache
 	lost      []Lost
-	window    int64
+	maxOpen   int
 	returning []*GroupState // are restored, and to be reconciled
 }
 
@@ -33,7 +33,7 @@ type Machine struct {
 func New(number int32, start, end int64, source Source) *Machine {
 	return &Machine{
 		number: number, start: start, end: end, source: source, watermark: start, filters: filterCache{},
-		window: Window,
+		maxOpen: MaxOpen,
 	}
 }
 

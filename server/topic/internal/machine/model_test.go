@@ -355,6 +355,28 @@ func (m *model) restore(g *modelGroup) {
 	}
 }
 
+// open is how many messages of a group are certainly open: members have them, or they failed. One
+// more is about to be.
+func (m *model) open(g *modelGroup, more int64) (n int) {
+	for _, r := range m.records {
+		p := r.position
+		if r.reads(g) && !r.acked[g] && (g.leases[p].member != nil || g.fails[p].attempts > 0 || p == more) {
+			n++
+		}
+	}
+	return n
+}
+
+// unacked is how many messages can be open at most.
+func (m *model) unacked(g *modelGroup) (n int) {
+	for _, r := range m.records {
+		if r.reads(g) && !r.acked[g] {
+			n++
+		}
+	}
+	return n
+}
+
 // compare says how the machine differs from the model, "" if it does not.
 func (m *model) compare(p *Machine) string {
 	for _, g := range m.groups {
@@ -423,6 +445,9 @@ func (m *model) compareGroup(g *modelGroup) string {
 	if f, ok := m.floor(g); ok && g.real.Floor() != f {
 		return fmt.Sprintf("%s has its floor at %d, should be %d", g.config.Name, g.real.Floor(), f)
 	}
+	if got, want := g.real.open, g.real.countOpen(); got != want {
+		return fmt.Sprintf("%s counts %d that are open, should be %d", g.config.Name, got, want)
+	}
 	s := g.real.Stats()
 	pending, failures := int64(0), 0
 	for _, r := range m.records {
@@ -438,6 +463,9 @@ func (m *model) compareGroup(g *modelGroup) string {
 		if got, want := g.real.fails.Dying.Contains(r.position), g.dying[r.position]; got != want {
 			return fmt.Sprintf("%s has a letter of %d: %v, should be %v", g.config.Name, r.position, got, want)
 		}
+	}
+	if least := m.open(g, -1); g.real.open < int64(least) {
+		return fmt.Sprintf("%s counts %d that are open, %d certainly are", g.config.Name, g.real.open, least)
 	}
 	if s.Pending != pending || s.InFlight != int64(len(g.leases)) || g.real.fails.Len() != failures {
 		return fmt.Sprintf("%s: %+v, should be %d pending, %d in flight, %d failures",

@@ -122,7 +122,6 @@ func (w *world) handed(g *modelGroup, piece Piece, i int, parked []Parked) {
 			m = other
 		}
 	}
-	floor, _ := w.m.floor(g)
 	takers := g.takers(r)
 	f := g.fails[o]
 	switch {
@@ -143,8 +142,8 @@ func (w *world) handed(g *modelGroup, piece Piece, i int, parked []Parked) {
 		w.fail("%s: %d is handed out before it is due", g.config.Name, o)
 	case g.dying[o]:
 		w.fail("%s: %d is a dead letter", g.config.Name, o)
-	case o >= floor+window && (!r.history[g] || o >= w.m.behind(g)+window):
-		w.fail("%s: %d is beyond the window at %d", g.config.Name, o, floor)
+	case w.m.open(g, o) > mayBeOpen+2: // what all others wait behind comes in any case, of a backfill, too
+		w.fail("%s: %d is handed out, and more are open than may be", g.config.Name, o)
 	case !slices.Contains(takers, m):
 		w.fail("%s: %d does not pass the filters of %s", g.config.Name, o, m.name)
 	}
@@ -235,9 +234,8 @@ func (w *world) leftBehind(g *modelGroup, why Reason) {
 		}
 		return
 	case Full:
-		if floor, ok := w.m.floor(g); g.state == Active && len(g.members) > 0 && !w.m.catches(g) &&
-			(!ok || floor+window > w.m.end) {
-			w.fail("%s: the window is not full", g.config.Name)
+		if n := w.m.unacked(g); g.state == Active && len(g.members) > 0 && n < mayBeOpen {
+			w.fail("%s: no more than %d can be open", g.config.Name, n)
 		}
 		return
 	}

@@ -29,15 +29,21 @@ func appendRefusal(dst []Refusal, from, to int64, o Outcome) []Refusal {
 
 // losses are positions that a member had and has lost, as far as that is kept: they explain why a
 // call did nothing for positions that it named.
-type losses struct{ set Set }
+type losses struct {
+	set  Set
+	most int // runs; 0: maxLostRuns
+}
 
-// maxLostRuns is how many runs are kept before those are forgotten that the group is done with.
+// maxLostRuns is how many runs are kept before those are forgotten that the group is done with. What
+// is left then is open.
 const maxLostRuns = 4096
 
-// Add notes positions. floor is below what the group is not done with.
-func (l *losses) Add(from, to int64, floor func() int64) {
-	if l.set.Add(from, to); l.set.Len() > maxLostRuns {
-		l.set.Remove(0, floor())
+// Add notes positions. acked are those that the group is done with: what is forgotten does not
+// follow from its floor, behind which one message can keep a million others.
+func (l *losses) Add(from, to int64, acked *Set) {
+	if l.set.Add(from, to); l.set.Len() > max(l.most, maxLostRuns) {
+		l.set.Subtract(acked)
+		l.most = 2 * l.set.Len()
 	}
 }
 

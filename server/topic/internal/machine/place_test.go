@@ -330,7 +330,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		_, err = g.Resurrect(0)
 		must(t, err)
 	}
-	if n := g.required.Len() + g.readable.Len() + g.acked.Len(); n > Window/2+3 {
+	if n := g.required.Len() + g.readable.Len() + g.acked.Len(); n > maxAckedRuns+3 {
 		t.Errorf("%d runs", n)
 	}
 	is(t, "nothing comes again", len(r.next(g)), 0)

@@ -5,16 +5,6 @@ import (
 	"slices"
 )
 
-// room is how many messages more may be under way for the first time: then the cursor stays
-// below MaxCursor, whatever becomes of them.
-func (g *GroupState) room() int {
-	n := g.fails.Len() + g.required.Len() + g.readable.Len() + g.acked.Len() + g.history.Set.Len()
-	for _, m := range g.members {
-		n += int(m.inFlight)
-	}
-	return maxCursorEntries - n
-}
-
 // AppendState appends what the machine must know again beside the groups' cursors:
 // the watermark, and what was complete of groups that are no longer there.
 func (p *Machine) AppendState(b []byte) []byte {
@@ -60,7 +50,7 @@ func (g *GroupState) AppendCursor(b []byte) []byte {
 // come back is resurrected by Reconcile. Errors: ErrCursor, ErrState if the group is
 // there.
 func (p *Machine) Restore(c Config, s State, saved []byte) (*GroupState, error) {
-	d, err := DecodeCursor(saved, Window)
+	d, err := DecodeCursor(saved, maxCursorEntries)
 	if err != nil || d.Generation != c.Generation {
 		return nil, ErrCursor
 	}
@@ -80,6 +70,7 @@ func (p *Machine) Restore(c Config, s State, saved []byte) (*GroupState, error) 
 		g.fails.Put(f.Position, Failure{Attempts: f.Attempts, Due: f.Due})
 	}
 	start := p.start
+	g.reached = g.failedBefore()
 	g.trim(start)
 	g.low = start
 	g.rebuild()
@@ -120,7 +111,7 @@ func buries(c *Config, s State, attempts int) bool {
 // HasUndeliverable reports whether a saved cursor of a group has messages that failed too often and are
 // to be stored as dead letters: TakeUndeliverable returns them after Restore. Error: ErrCursor.
 func HasUndeliverable(c *Config, s State, saved []byte) (bool, error) {
-	d, err := DecodeCursor(saved, Window)
+	d, err := DecodeCursor(saved, maxCursorEntries)
 	if err != nil {
 		return false, ErrCursor
 	}

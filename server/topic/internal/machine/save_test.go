@@ -182,7 +182,7 @@ func TestCursorStopsTheGroup(t *testing.T) {
 	_, err = g.Resurrect(0)
 	must(t, err)
 	base := r.end
-	r.messages(Window)
+	r.messages(MaxOpen)
 	for n := range 130 {
 		for p := base; p < r.end; p++ {
 			delay := time.Duration(0)
@@ -199,7 +199,7 @@ func TestCursorStopsTheGroup(t *testing.T) {
 	_, w := g.Next(r.now, 1, nil)
 	is(t, "why it stops", w.Reason, Full)
 	latest := g.fails.Latest()
-	is(t, "it stops within the window", latest < base+Window-1, true)
+	is(t, "it stops within the window", latest < base+MaxOpen-1, true)
 	r.wait(61 * time.Hour)
 	r.next(g)
 	r.ack(m, base, latest+1)

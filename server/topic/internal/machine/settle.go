@@ -26,13 +26,13 @@ func (m *Member) Name() string { return m.name }
 func (m *Member) InFlight() int64 { return m.inFlight }
 
 // lose records positions that the member had and has not any more.
-func (m *Member) lose(from, to int64) { m.lost.Add(from, to, m.g.Floor) }
+func (m *Member) lose(from, to int64) { m.lost.Add(from, to, &m.g.acked) }
 
 // each calls f with the parts of the positions that the member has, each part of one
 // lease, whose index it gets; f takes them out of it. It appends to dst why nothing is
 // done for the others.
 func (m *Member) each(s Positions, dst []Refusal, f func(i int, from, to int64)) []Refusal {
-	s.Runs(Window, func(from, to int64) {
+	s.Runs(maxNamed, func(from, to int64) {
 		switch {
 		case m.g.state != Active:
 			dst = appendRefusal(dst, from, to, NotActive)
@@ -76,9 +76,10 @@ func (m *Member) Ack(s Positions, dst []Refusal) (done int64, refused []Refusal)
 	return m.g.processed - before, refused
 }
 
-// done acknowledges messages that are neither ready nor leased.
+// done acknowledges messages that are open, and neither ready nor leased.
 func (g *GroupState) done(from, to int64) {
 	g.acked.Add(from, to)
+	g.open -= to - from
 	g.processed += to - from
 	g.version++
 	g.fails.Done(from, to)

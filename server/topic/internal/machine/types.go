@@ -7,9 +7,6 @@ import (
 	"github.com/parley-chat/parley/server/commitlog"
 )
 
-// Window is how far beyond its floor a group is handed messages.
-const Window = 65_536
-
 // Errors of the machine.
 var (
 	// ErrState is returned for a transition that the group's state does not allow.
@@ -105,7 +102,7 @@ const (
 	Limit                 // as much as was asked for; call again
 	Fetch                 // Wait.Position is to be read from the log first
 	Credits               // no member that takes the next messages has credits
-	Full                  // the window is full, or the group does not deliver
+	Full                  // as much is open as may be, or the group does not deliver
 )
 
 // Wait says why Next stopped.

@@ -12,8 +12,8 @@ import (
 	"github.com/parley-chat/parley/server/commitlog"
 )
 
-// window is small enough to be filled.
-const window = 24
+// mayBeOpen is small enough to be reached.
+const mayBeOpen = 12
 
 // world runs the machine and the model side by side.
 type world struct {
@@ -42,7 +42,7 @@ func newWorld(seed uint64, b *bug) *world {
 
 func (w *world) machine() *Machine {
 	p := New(3, w.m.start, w.m.end, w)
-	p.window = window
+	p.maxOpen = mayBeOpen
 	return p
 }
 

@@ -2,6 +2,7 @@ package serving
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -343,7 +344,7 @@ func (g *Group) deliver(n int32, pieces []machine.Piece) {
 	for len(pieces) > 0 {
 		i, count := 1, pieces[0].To-pieces[0].From
 		for i < len(pieces) && pieces[i].Member == pieces[0].Member && follows(&pieces[i-1], &pieces[i]) &&
-			count+pieces[i].To-pieces[i].From <= maxDelivery {
+			near(&pieces[0], &pieces[i]) && count+pieces[i].To-pieces[i].From <= maxDelivery {
 			count += pieces[i].To - pieces[i].From
 			i++
 		}
@@ -357,6 +358,12 @@ func (g *Group) deliver(n int32, pieces []machine.Piece) {
 // follows reports whether b comes after a in the partition.
 func follows(a, b *machine.Piece) bool {
 	return a.Batch.Base+int64(a.From) < b.Batch.Base+int64(b.From)
+}
+
+// near reports whether an offset of a delivery from a on reaches the end of b. A message can be that
+// late that it does not.
+func near(a, b *machine.Piece) bool {
+	return b.Batch.Base+int64(b.To)-a.Batch.Base-int64(a.From) <= math.MaxUint32
 }
 
 // Attach opens a session of a member.
