@@ -8,6 +8,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 )
 
 // More messages pass a delayed one than can be open at a time, and a restart keeps it that way.
@@ -45,6 +46,36 @@ func TestManyPassADelayedMessage(t *testing.T) {
 		if again := x.receive(s); len(again) != 1 || again[0].position != 0 || again[0].attempt != 2 {
 			t.Errorf("after its delay %d messages are delivered: %+v", len(again), again)
 		}
+		s.End("DETACHED")
+	})
+}
+
+// A lease for which no timer runs ends by the sweep within two seconds, which counts it.
+func TestSweepEndsLeases(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		x.groups("t", "g")
+		s := x.attach("t", "g", "m")
+		x.publish("t", 0, 2)
+		for _, l := range x.engine.Topics.All() {
+			l.Parts[0].Do(func(m *machine.Machine) { // no session knows of it: no timer is set
+				pieces, _ := m.Group("g").Next(time.Now(), 2, nil)
+				testkit.Equal(t, "pieces handed out", len(pieces), 1)
+			})
+		}
+		testkit.Advance(28 * time.Second) // a lease lasts for 30 s
+		testkit.Equal(t, "counted before the end", x.Counters().LeasesOverdue.Load(), 0)
+		testkit.Advance(5 * time.Second)
+		testkit.Equal(t, "messages that were overdue", x.Counters().LeasesOverdue.Load(), 2)
+		e, err := s.Receive(t.Context(), 10)
+		testkit.Must(t, err)
+		testkit.Equal(t, "lost", e.LeaseLost[0].GetCount(), 2)
+		for _, g := range x.receive(s) {
+			if g.attempt != 2 {
+				t.Errorf("%d is delivered for the %dth time", g.position, g.attempt)
+			}
+		}
+		testkit.Advance(10 * time.Second)
+		testkit.Equal(t, "counted once", x.Counters().LeasesOverdue.Load(), 2)
 		s.End("DETACHED")
 	})
 }

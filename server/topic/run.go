@@ -29,6 +29,7 @@ func (s *Service) Run(ctx context.Context) error {
 	others.Go(func() { s.engine.Topics.Run(ctx) })
 	others.Go(func() { s.engine.Sources.Run(ctx, s.engine.Topics.OfChats, s.engine.Topics.Hold) })
 	others.Go(func() { s.engine.Backfills.Run(ctx) })
+	others.Go(func() { s.engine.Sweep.Run(ctx) })
 	others.Go(func() {
 		if err := s.engine.Sources.FollowLog(ctx, s.engine.Topics.Hold); err != nil {
 			cancel(fmt.Errorf("%w: %w", storage.ErrFenced, err))

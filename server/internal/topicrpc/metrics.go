@@ -133,6 +133,8 @@ func (p *Module) measureSubscriptions() {
 
 // measureJobs connects what jobs did.
 func (p *Module) measureJobs() {
+	p.counter(telemetry.TopicLeasesOverdue, "Messages whose lease or retry was due for more than a second without a timer.",
+		ofCounters(func(c *topic.Counters) *atomic.Int64 { return &c.LeasesOverdue }))
 	p.gauge(telemetry.TopicTrimBacklog, "Messages that were older than their retention after the last trim.",
 		ofCounters(func(c *topic.Counters) *atomic.Int64 { return &c.TrimBacklog }))
 	p.most(telemetry.TopicTrimBehind, "Trims in a row after which there were more of these than before.",

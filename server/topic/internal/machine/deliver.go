@@ -29,8 +29,16 @@ func (g *GroupState) leaseEnd(now int64) int64 {
 	return (now + int64(g.config.Lease) + step - 1) / step * step
 }
 
+// begins says that a lease begins, or is extended, that ends at a time.
+func (g *GroupState) begins(deadline int64) {
+	if len(g.leases.All()) == 0 {
+		g.deadline = deadline
+	}
+	g.deadline = min(g.deadline, deadline)
+}
+
 // Next hands out messages, limit at most: retries that are due and what is next, oldest
-// first. It appends to dst, which may have memory to use.
+// first. It appends to dst, which may have memory to use. Wake precedes and follows.
 func (g *GroupState) Next(now time.Time, limit int, dst []Piece) ([]Piece, Wait) {
 	if g.state != Active || len(g.members) == 0 {
 		return dst, Wait{Reason: Full}
@@ -39,7 +47,7 @@ func (g *GroupState) Next(now time.Time, limit int, dst []Piece) ([]Piece, Wait)
 	d.deadline = g.leaseEnd(d.now)
 	d.simple = g.filter == nil && !g.config.KeyOrder && !g.config.Hash &&
 		!slices.ContainsFunc(g.members, func(m *Member) bool { return m.filter != nil })
-	g.due(d.now)
+	g.retry(d.now)
 	w, ok := d.serveAside()
 	for ok && d.limit > 0 {
 		w, ok = d.step()
@@ -287,13 +295,11 @@ func (d *delivery) serveAside() (Wait, bool) {
 
 // hand gives a member messages, whose credits are taken.
 func (d *delivery) hand(m *Member, batch *commitlog.Batch, i, j, attempt int) {
+	d.GroupState.begins(d.deadline)
 	d.leases.Insert(lease[*Member]{
 		From: batch.Base + int64(i), To: batch.Base + int64(j), Deadline: d.deadline, Size: int64(batch.Size(i, j)),
 		Owner: m,
 	})
-	if d.GroupState.deadline == 0 || d.deadline < d.GroupState.deadline {
-		d.GroupState.deadline = d.deadline
-	}
 	m.inFlight += int64(j - i)
 	d.limit -= j - i
 	if n := len(d.dst); n > 0 {

@@ -74,12 +74,12 @@ func TestLeaseEnds(t *testing.T) {
 	a := r.member(g, "a")
 	r.messages(3)
 	same(t, "first", r.next(g), []handed{{0, "a", 1}, {1, "a", 1}, {2, "a", 1}})
-	at, ok := g.Deadline()
+	at, ok := g.wakeAt()
 	is(t, "a deadline", ok && !at.Before(r.now.Add(30*time.Second)) && at.Before(r.now.Add(31*time.Second)), true)
 	r.wait(29 * time.Second)
 	a.Extend(Positions{Base: 2}, r.now, nil)
 	r.wait(2 * time.Second)
-	g.Expire(r.now)
+	g.Wake(r.now)
 	same(t, "lost", r.p.TakeLost(nil), []Lost{{a, 0, 2}})
 	_, refused := a.Ack(Positions{Base: 0, Count: 4}, nil)
 	same(t, "late", refused, []Refusal{{From: 0, To: 2, Outcome: LeaseLost}, {From: 3, To: 4, Outcome: NotDelivered}})
@@ -110,10 +110,10 @@ func TestExtendedAfterTheClockWasSetBack(t *testing.T) {
 		} else {
 			m.Extend(Positions{Base: 0, Count: 2}, r.now, nil)
 		}
-		at, ok := g.Deadline()
+		at, ok := g.wakeAt()
 		is(t, "the end is known", ok && at.Before(r.now.Add(31*time.Second)), true)
 		r.wait(31 * time.Second)
-		g.Expire(r.now)
+		g.Wake(r.now)
 		same(t, "lost", r.p.TakeLost(nil), []Lost{{m, 0, 2}})
 	}
 }
@@ -144,7 +144,7 @@ func TestRetries(t *testing.T) {
 	r.ack(m, 1, 2)
 	m.Nack(Positions{Base: 0}, -1, "no", r.now, nil)
 	same(t, "at once", r.next(g), nil)
-	at, _ := g.Deadline()
+	at, _ := g.wakeAt()
 	pause := at.Sub(r.now)
 	is(t, "1 s give or take a fifth", pause >= 800*time.Millisecond && pause <= 1200*time.Millisecond, true)
 	r.now = at

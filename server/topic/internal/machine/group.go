@@ -3,7 +3,6 @@ package machine
 import (
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
 )
@@ -42,7 +41,7 @@ type GroupState struct {
 
 	members  []*Member // by name
 	turn     int       // whose it is
-	deadline int64     // no lease ends before, unix ns; 0 without leases
+	deadline int64     // no lease ends before, unix ns: see Wake
 
 	processed, filtered, failed, missed int64
 	moves                               int64 // by SeekTo
@@ -392,26 +391,6 @@ func (g *GroupState) Stats() Stats {
 		s.InFlight += m.inFlight
 	}
 	return s
-}
-
-// Deadline returns when Expire has something to do next; false if it has not. It may be
-// early. It stays in the past until Expire is called.
-func (g *GroupState) Deadline() (time.Time, bool) {
-	at := g.deadline
-	if len(g.leases.All()) == 0 {
-		at = 0
-	}
-	if due, ok := g.fails.Due(); ok && g.state == Active && (at == 0 || due < at) {
-		at = due
-	}
-	return time.Unix(0, at), at != 0
-}
-
-// due makes ready what has waited long enough.
-func (g *GroupState) due(now int64) {
-	for p, ok := g.fails.Ready(now); ok; p, ok = g.fails.Ready(now) {
-		g.ready.Add(p, p+1)
-	}
 }
 
 // Members returns the members by name. The slice is the group's.

@@ -411,7 +411,7 @@ func (w *world) pass() {
 	before := w.now
 	w.now = before.Add(time.Duration(w.rng.Int64N(int64(20 * time.Second))))
 	if g := w.group(); g != nil && w.one(2) {
-		if at, ok := g.real.Deadline(); ok && at.After(before) {
+		if at, ok := g.real.wakeAt(); ok && at.After(before) {
 			w.now = at
 		}
 	}
@@ -426,10 +426,14 @@ func (w *world) pass() {
 func (w *world) expire() {
 	w.pass()
 	for _, g := range w.m.groups {
-		g.real.Expire(w.now)
+		woken := g.real.Wake(w.now)
 		w.after("expire", g, nil)
-		if at, ok := g.real.Deadline(); ok && !at.After(w.now) {
+		at, ok := g.real.wakeAt()
+		if ok && !at.After(w.now) {
 			w.fail("%s: something is due after all that is due was done", g.config.Name)
+		}
+		if w.bug == nil && ok == woken.Next.IsZero() || ok && w.bug == nil && !at.Equal(woken.Next) {
+			w.fail("%s: Wake wants to be called again at %v, should be %v", g.config.Name, woken.Next, at)
 		}
 		for p, l := range g.leases {
 			ended := !g.real.leases.Has(p)
@@ -451,7 +455,7 @@ func (w *world) expire() {
 // wakes checks that each group wants to be looked at before a lease of it ends.
 func (w *world) wakes() {
 	for _, g := range w.m.groups {
-		at, ok := g.real.Deadline()
+		at, ok := g.real.wakeAt()
 		for _, l := range g.real.leases.All() {
 			if !ok || at.UnixNano() > l.Deadline {
 				w.fail("%s: nothing ends the lease of %d", g.config.Name, l.From)

@@ -336,6 +336,6 @@ func TestHistoryIsBounded(t *testing.T) {
 	is(t, "nothing comes again", len(r.next(g)), 0)
 	g.Configure(c)
 	is(t, "by another configuration", len(r.next(g)), 0)
-	at, ok := g.Deadline()
+	at, ok := g.wakeAt()
 	is(t, "no deadline", !ok || at.After(r.now.Add(time.Hour)), true)
 }

@@ -154,6 +154,12 @@ func (r *rig) work(g *GroupState, m *Member) (n int) {
 	}
 }
 
+// wakeAt returns when Wake has something to do.
+func (g *GroupState) wakeAt() (time.Time, bool) {
+	at, ok := g.due()
+	return time.Unix(0, at), ok
+}
+
 func (r *rig) wait(d time.Duration) { r.now = r.now.Add(d) }
 
 func same[T comparable](t testing.TB, what string, got, want []T) {

@@ -139,7 +139,7 @@ func (m *Member) ExtendAll(now time.Time) {
 // clock was set back.
 func (g *GroupState) extended(now time.Time) int64 {
 	at := g.leaseEnd(now.UnixNano())
-	g.deadline = min(g.deadline, at)
+	g.begins(at)
 	return at
 }
 
@@ -180,28 +180,6 @@ func (g *GroupState) giveBack(list []lease[*Member], failed bool, reason string,
 		}
 	}
 	g.putBack(&back)
-}
-
-// Expire does what is due: it ends the leases that are over, each an attempt that failed, and
-// makes ready what has waited long enough. Deadline is later than now after it, or there is
-// none. Next follows.
-func (g *GroupState) Expire(now time.Time) {
-	at := now.UnixNano()
-	g.due(at)
-	if at < g.deadline {
-		return
-	}
-	over := g.leases.Take(nil, func(l *lease[*Member]) bool { return l.Deadline <= at })
-	g.deadline = 0
-	for _, l := range g.leases.All() {
-		if g.deadline == 0 || l.Deadline < g.deadline {
-			g.deadline = l.Deadline
-		}
-	}
-	for i := range over {
-		g.p.lose(&over[i])
-	}
-	g.giveBack(over, true, "the lease has ended", now)
 }
 
 // fail counts an attempt for messages that are not leased any more, and adds to back what

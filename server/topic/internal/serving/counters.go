@@ -18,6 +18,7 @@ type Counters struct {
 	Trimmed          atomic.Int64 // messages
 	TrimsSkipped     atomic.Int64 // times that a group kept messages whose retention was over
 	Zombies          atomic.Int64 // times that a group was moved on
+	LeasesOverdue    atomic.Int64 // messages whose lease or retry the sweep had to do
 	JobsFailed       atomic.Int64
 
 	DetectionFailed atomic.Int64 // groups that could not be marked, or revived

@@ -55,6 +55,7 @@ type Engine struct {
 	Publisher     *Publisher
 	Subscriptions *SubscriptionManager
 	Backfills     *Backfills
+	Sweep         *Sweep
 }
 
 // New makes an Engine without open topics.
@@ -73,6 +74,7 @@ func New(c Config) *Engine {
 	e.Publisher = &Publisher{e}
 	e.Subscriptions = &SubscriptionManager{e}
 	e.Backfills = newBackfills(e)
+	e.Sweep = &Sweep{engine: e}
 	return e
 }
 

@@ -25,6 +25,7 @@ type GroupConfig struct {
 	Parts       []*Partition // by number
 	Flusher     *Flusher
 	Clock       func() time.Time
+	AfterFunc   func(time.Duration, func()) Timer // nil: that of package time
 	KeyOrder    bool
 	// Durable reports whether an acknowledgement is answered once it is stored.
 	Durable func() bool
@@ -63,12 +64,15 @@ type part struct {
 	blocked atomic.Bool // Next stopped for lack of credits or room: an acknowledgement changes that
 
 	mu    sync.Mutex
-	timer *time.Timer
+	timer Timer
 	due   time.Time // of the timer; zero: it does not run
 }
 
 // NewGroup makes a group without members.
 func NewGroup(c GroupConfig, state topicv1.SubscriptionState) *Group {
+	if c.AfterFunc == nil {
+		c.AfterFunc = func(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
+	}
 	return &Group{cfg: c, parts: make([]part, len(c.Parts)), sessions: map[string]*Session{}, state: state}
 }
 
@@ -201,7 +205,8 @@ func (g *Group) pump(ctx context.Context, limit int) {
 func (g *Group) next(ctx context.Context, n, limit int) (handed int) {
 	p := &g.parts[n]
 	p.blocked.Store(true) // also what is acknowledged before it is known why Next stops is looked at
-	h, err := g.cfg.Parts[n].Next(ctx, g.cfg.Name, limit, func(pieces []machine.Piece) {
+	lost := func(list []machine.Lost) { g.lose(int32(n), list) }
+	h, err := g.cfg.Parts[n].Next(ctx, g.cfg.Name, limit, lost, func(pieces []machine.Piece) {
 		for i := range pieces {
 			handed += pieces[i].To - pieces[i].From
 		}
@@ -210,11 +215,7 @@ func (g *Group) next(ctx context.Context, n, limit int) (handed int) {
 	if len(h.Undeliverable) > 0 {
 		g.cfg.Undeliverable(g, n, h.Undeliverable)
 	}
-	if !h.Deadline.IsZero() && !h.Deadline.After(g.cfg.Clock()) {
-		g.expire(n)
-	} else {
-		g.arm(n, h.Deadline)
-	}
+	g.arm(n, h.Wake)
 	if err != nil && ctx.Err() != nil {
 		p.ready.Store(true) // for another session
 		return handed
@@ -236,73 +237,34 @@ func (g *Group) next(ctx context.Context, n, limit int) (handed int) {
 // pauseAfterError is how long deliveries of a partition stop that cannot be read.
 const pauseAfterError = time.Second
 
-// arm makes the timer of a partition run not later than a time, at once if that is past;
-// zero: no need. A time in the past must not be left out: the deadline of a partition stays
-// there until expire runs, and nothing else runs it.
-func (g *Group) arm(n int, at time.Time) {
-	if at.IsZero() {
-		return
-	}
-	p := &g.parts[n]
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.due.IsZero() && !at.Before(p.due) {
-		return
-	}
-	p.due = at
-	d := max(at.Sub(g.cfg.Clock()), 0)
-	if p.timer == nil {
-		p.timer = time.AfterFunc(d, func() { g.expire(n) })
-		return
-	}
-	p.timer.Reset(d)
-}
-
-// expire ends the leases that are over, and lets what is due be delivered.
-func (g *Group) expire(n int) {
-	p := &g.parts[n]
-	p.mu.Lock()
-	p.due = time.Time{} // before the deadline is read: one that arises after that arms the timer
-	p.mu.Unlock()
-	g.mu.Lock()
-	closed := g.closed
-	g.mu.Unlock()
-	if closed {
-		return
-	}
-	g.do(n, func(h *machine.GroupState) { h.Expire(g.cfg.Clock()) })
-	g.Wake(n)
-}
-
-// Arm sets the timers of the partitions.
-func (g *Group) Arm() {
-	for n := range g.parts {
-		g.do(n, func(*machine.GroupState) {})
-	}
-}
-
-// do calls f with the machine's group in a partition, if it is there, notifies members of what
-// they lost by it, passes letters on, and sets the timer for what the group has to do next.
+// do calls f with the machine's group in a partition, if it is there, does what is due, notifies
+// members of what they lost by both, passes letters on, and sets the timer for what the group has to
+// do next. It returns how many messages were due.
 //
 // Members are notified under the partition's lock. After it the next pump may deliver the same
 // positions to the same member again, and lose would take that delivery out of its queue.
-func (g *Group) do(n int, f func(h *machine.GroupState)) {
+func (g *Group) do(n int, f func(h *machine.GroupState)) (done int64) {
 	p := g.cfg.Parts[n]
 	var letters []machine.Undeliverable
-	var deadline time.Time
+	var woken machine.Woken
 	p.Do(func(m *machine.Machine) {
 		if h := m.Group(g.cfg.Name); h != nil {
 			f(h)
+			woken = h.Wake(g.cfg.Clock())
 			g.lose(int32(n), m.TakeLost(nil))
-			letters, deadline = h.TakeUndeliverable(nil), Deadline(h)
+			letters = h.TakeUndeliverable(nil)
 		}
 	})
 	p.Mark(g.cfg.Name)
-	g.arm(n, deadline)
+	g.arm(n, woken.Next)
 	if len(letters) > 0 {
 		g.cfg.Undeliverable(g, n, letters)
 	}
+	if woken.Done > 0 {
+		g.Wake(n)
+	}
 	g.wakeBlocked()
+	return woken.Done
 }
 
 // Do calls f with the machine's group in each partition, as for a change of state, and

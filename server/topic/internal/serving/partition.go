@@ -210,14 +210,15 @@ const maxFetches = 16
 // FetchResult is what Next found beside the messages that it handed out.
 type FetchResult struct {
 	Wait          machine.Wait
-	Deadline      time.Time               // when the group wants to be looked at again; zero: no need
+	Wake          time.Time               // when the group's Wake has something to do; zero: never
 	Undeliverable []machine.Undeliverable // of messages that had failed too often before a restart
 }
 
-// Next hands out messages of a group, and reads them from the log where they are not in
-// memory. use is called with the pieces under the lock.
+// Next does what is due of a group, hands out its messages, and reads them from the log where they are
+// not in memory. lost is called with what members have lost by that, and use with the pieces after
+// it, both under the lock.
 func (p *Partition) Next(
-	ctx context.Context, group string, limit int, use func([]machine.Piece),
+	ctx context.Context, group string, limit int, lost func([]machine.Lost), use func([]machine.Piece),
 ) (h FetchResult, err error) {
 	var pieces []machine.Piece
 	reading := false
@@ -233,11 +234,16 @@ func (p *Partition) Next(
 			p.mu.Unlock()
 			return h, nil
 		}
-		pieces, h.Wait = g.Next(p.cfg.Clock(), limit, pieces[:0])
+		now := p.cfg.Clock()
+		g.Wake(now)
+		if list := p.machine.TakeLost(nil); len(list) > 0 {
+			lost(list)
+		}
+		pieces, h.Wait = g.Next(now, limit, pieces[:0])
 		if len(pieces) > 0 {
 			use(pieces)
 		}
-		h.Deadline, h.Undeliverable = Deadline(g), g.TakeUndeliverable(h.Undeliverable)
+		h.Wake, h.Undeliverable = g.Wake(now).Next, g.TakeUndeliverable(h.Undeliverable)
 		p.markLocked(g)
 		p.mu.Unlock()
 		if h.Wait.Reason != machine.Fetch || len(pieces) > 0 {
@@ -289,14 +295,6 @@ func (p *Partition) read(n int) {
 	p.resident.readers += n
 }
 
-// Deadline returns when a group has something to do that it has not now; zero: never.
-func Deadline(g *machine.GroupState) time.Time {
-	if at, ok := g.Deadline(); ok {
-		return at
-	}
-	return time.Time{}
-}
-
 // Overdue returns for how long something of a group has been due, as the end of a lease, without
 // being done; of any group if its name is empty. More than moments mean that a wake-up was lost.
 func (p *Partition) Overdue(group string) (most time.Duration) {
@@ -304,8 +302,8 @@ func (p *Partition) Overdue(group string) (most time.Duration) {
 	defer p.mu.Unlock()
 	now := p.cfg.Clock()
 	for _, g := range p.machine.Groups() {
-		if at, ok := g.Deadline(); ok && (group == "" || group == g.Config().Name) {
-			most = max(most, now.Sub(at))
+		if group == "" || group == g.Config().Name {
+			most = max(most, g.Overdue(now))
 		}
 	}
 	return most

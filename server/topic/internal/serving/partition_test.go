@@ -129,7 +129,7 @@ func (b *bench) next(p *Partition, group string) (list []int64) {
 	b.t.Helper()
 	for {
 		n := len(list)
-		_, err := p.Next(b.t.Context(), group, 1000, func(pieces []machine.Piece) {
+		_, err := p.Next(b.t.Context(), group, 1000, func([]machine.Lost) {}, func(pieces []machine.Piece) {
 			for _, x := range pieces {
 				for i := x.From; i < x.To; i++ {
 					list = append(list, x.Batch.Base+int64(i))

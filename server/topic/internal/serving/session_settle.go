@@ -62,10 +62,9 @@ func (s *Session) Nack(_ context.Context, set *topicv1.NackSet) ([]*topicv1.Refu
 	if err != nil {
 		return nil, err
 	}
+	s.rouse(set.GetPositions())
 	for _, p := range set.GetPositions() {
-		n := int(p.GetPartition())
-		s.group.do(n, func(*machine.GroupState) {}) // for letters
-		s.group.Wake(n)
+		s.group.Wake(int(p.GetPartition()))
 	}
 	return refusals, nil
 }
@@ -82,9 +81,21 @@ func (s *Session) Extend(_ context.Context, set *topicv1.ExtendSet) ([]*topicv1.
 		}
 		return nil, nil
 	}
-	return s.settle(set.GetPositions(), func(m polledMember, p machine.Positions, dst []refused) []refused {
+	refusals, err := s.settle(set.GetPositions(), func(m polledMember, p machine.Positions, dst []refused) []refused {
 		return m.Extend(p, now, dst)
 	})
+	if err == nil {
+		s.rouse(set.GetPositions())
+	}
+	return refusals, err
+}
+
+// rouse does what is due where positions are, passes letters on, and sets the timers for what is due
+// next.
+func (s *Session) rouse(positions []*topicv1.Positions) {
+	for _, p := range positions {
+		s.group.do(int(p.GetPartition()), func(*machine.GroupState) {})
+	}
 }
 
 // Unpark delivers messages of keys again that are parked, see Partition.Unpark.

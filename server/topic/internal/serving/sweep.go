@@ -1,0 +1,56 @@
+package serving
+
+import (
+	"context"
+	"time"
+)
+
+// sweepEvery is at which the groups with members are looked at.
+const sweepEvery = time.Second
+
+// Sweep looks at the groups with members every second. What was due before the last look and is not
+// done, it does: a timer was lost, or is late by more than a second. It depends on no timer of a
+// group, and a group that it finds in order costs it two locks.
+type Sweep struct {
+	engine *Engine
+	last   time.Time // of the last look, by Steady; zero: there was none
+}
+
+// Run looks until the context ends.
+func (s *Sweep) Run(ctx context.Context) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s.once()
+		}
+	}
+}
+
+// once looks once. What fell due since the last look is not late: when the process stood still
+// meanwhile, the timers run now as this does.
+func (s *Sweep) once() {
+	before := s.last
+	s.last = s.engine.Steady()
+	if before.IsZero() {
+		return
+	}
+	for _, l := range s.engine.Topics.All() {
+		for _, g := range l.Busy() {
+			s.group(g, before)
+		}
+	}
+}
+
+func (s *Sweep) group(g *Group, before time.Time) {
+	for n := range g.parts {
+		if done := g.sweep(n, before); done > 0 {
+			s.engine.Counters.LeasesOverdue.Add(done)
+			s.engine.Logger.Error("leases or retries were overdue, and no timer ran", "topic", g.Topic(), "group", g.Name(),
+				"partition", n, "messages", done)
+		}
+	}
+}
