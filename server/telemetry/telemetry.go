@@ -226,6 +226,7 @@ const (
 	TopicOldest          = "parley_topics_oldest_pending_seconds"
 	TopicTracked         = "parley_topics_tracking_entries"
 	TopicOverdue         = "parley_topics_overdue_seconds"
+	TopicStalled         = "parley_topics_stalled_groups"
 	TopicLeasesOverdue   = "parley_topics_leases_overdue_total"
 	TopicOrphans         = "parley_topics_orphaned_cursors_total"
 	TopicDetectionFailed = "parley_topics_detection_failed_total"

@@ -145,7 +145,7 @@ func TestAlertsOnTopics(t *testing.T) {
 		"topic_trim_backlog": {telemetry.TopicTrimBacklog, 1_000_000}, "topic_trim_behind": {telemetry.TopicTrimBehind, 3},
 		"topic_detection_failed": {telemetry.TopicDetectionFailed, 0}, "topic_job_slow": {telemetry.TopicJobTime, 10},
 		"topic_overdue": {telemetry.TopicOverdue, 60}, "topic_full": {telemetry.TopicPublishesFull, 0},
-		"topic_leases_overdue": {telemetry.TopicLeasesOverdue, 0},
+		"topic_leases_overdue": {telemetry.TopicLeasesOverdue, 0}, "topic_stalled": {telemetry.TopicStalled, 0},
 		"topic_completion_lag": {telemetry.TopicOldest, 60}, "topic_tracking_entries": {telemetry.TopicTracked, 1e9},
 		"memory_used": {telemetry.MemoryUsed, 80}, "topic_zero_subscriptions": {telemetry.TopicUnsubscribed, 0},
 		"topic_backfill_failed": {telemetry.BackfillsFailed, 0}, "topic_log_refused": {telemetry.TopicLogRefused, 10},

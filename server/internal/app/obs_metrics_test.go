@@ -121,6 +121,7 @@ var shown = []struct {
 	{"parley_topics_oldest_pending_seconds", "gauge", "", embedded | server},
 	{"parley_topics_tracking_entries", "gauge", "", embedded | server},
 	{"parley_topics_overdue_seconds", "gauge", "", embedded | server},
+	{"parley_topics_stalled_groups", "gauge", "", embedded | server},
 	{"parley_topics_leases_overdue_total", "counter", "", embedded | server},
 	{"parley_topics_orphaned_cursors_total", "counter", "", embedded | server},
 	{"parley_topics_detection_failed_total", "counter", "", embedded | server},

@@ -125,6 +125,8 @@ func (p *Module) measureSubscriptions() {
 	gauge(telemetry.TopicSubs, "Subscriptions.", active, paused, dead, cancelled)
 	gauge(telemetry.TopicTracked, "Runs of positions, and retries, that are kept of the topics in use.",
 		func(g *topic.Gauges) *atomic.Int64 { return &g.Tracked })
+	gauge(telemetry.TopicStalled, "Groups that get nothing in a partition although a member waits, for longer than a lease.",
+		func(g *topic.Gauges) *atomic.Int64 { return &g.Stalled })
 	p.most(telemetry.TopicOldest, "Age of the oldest message that an active group has not acknowledged.",
 		func(s *topic.Service) float64 { return time.Duration(s.Counters().Gauges.Oldest.Load()).Seconds() })
 	p.most(telemetry.TopicOverdue, "Time since the oldest end of a lease, or due retry, that was not acted on.",

@@ -11,6 +11,7 @@ import (
 const (
 	MaxMessages = 65_536
 	MaxBytes    = 64 << 20
+	largest     = 2 << 20 // more than a message with its headers
 )
 
 // Budget is what a session may be sent; the members of a session in all partitions
@@ -60,6 +61,13 @@ func (b *Budget) Has() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.messages > 0 && (b.bytes > 0 || b.away == 0)
+}
+
+// idle reports whether any message can be taken, however large.
+func (b *Budget) idle() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.messages > 0 && (b.away == 0 || b.bytes >= largest)
 }
 
 // Take takes credits for as many of the messages of a batch from i to j as there are

@@ -301,6 +301,7 @@ func (d *delivery) hand(m *Member, batch *commitlog.Batch, i, j, attempt int) {
 		Owner: m,
 	})
 	m.inFlight += int64(j - i)
+	d.handed += int64(j - i)
 	d.limit -= j - i
 	if n := len(d.dst); n > 0 {
 		last := &d.dst[n-1]

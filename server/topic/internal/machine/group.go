@@ -44,6 +44,7 @@ type GroupState struct {
 	deadline int64     // no lease ends before, unix ns: see Wake
 
 	processed, filtered, failed, missed int64
+	handed                              int64 // deliveries, since the process began
 	moves                               int64 // by SeekTo
 }
 

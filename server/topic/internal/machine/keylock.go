@@ -96,6 +96,16 @@ func (t *keyTable) Waiting(key string) int {
 	return 0
 }
 
+// Blocks reports whether messages wait for a key whose holder is one of those that by reports.
+func (t *keyTable) Blocks(by func(position int64) bool) bool {
+	for _, h := range t.holds {
+		if len(h.waiting) > 0 && h.holder != noHolder && by(h.holder) {
+			return true
+		}
+	}
+	return false
+}
+
 // Reset forgets those that wait, and the holders that keep does not want.
 func (t *keyTable) Reset(keep func(position int64) bool) {
 	for position, key := range t.keys {

@@ -182,6 +182,7 @@ func TestOpenIsBounded(t *testing.T) {
 			_, w := o.pass(10, all)
 			is(t, "at the bound", w.Reason, Full)
 			is(t, "still open", o.g.open, MaxOpen)
+			is(t, "why nothing comes", o.g.Stalled(false), AtBound)
 			if n := len(o.g.AppendCursor(nil)); n > MaxCursor {
 				t.Errorf("a cursor of %d bytes", n)
 			}
@@ -189,6 +190,7 @@ func TestOpenIsBounded(t *testing.T) {
 			is(t, "after one is done", o.g.open, MaxOpen-1)
 			o.pass(0, all)
 			is(t, "another one is open", o.g.open, MaxOpen)
+			is(t, "another one waits", o.g.Stalled(false), AtBound)
 		})
 	}
 }

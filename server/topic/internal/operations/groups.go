@@ -77,8 +77,21 @@ func (a *Admin) health(l *serving.OpenTopic, sub *storage.Subscription) *topicv1
 		h.Problems = append(h.Problems, fmt.Sprintf("its leases do not end and its retries do not come, for %s: "+
 			"restart the server that has the topic, and report this", overdue.Truncate(time.Second)))
 	}
+	stalls(g, func(text string, _ time.Time) { h.Problems = append(h.Problems, text) })
 	h.Healthy = sub.State == storage.Active && len(h.Problems) == 0
 	return h
+}
+
+// stalls calls f with what keeps a group from progress, by partition.
+func stalls(g *serving.Group, f func(text string, since time.Time)) {
+	if g == nil {
+		return
+	}
+	for n := range g.Partitions() {
+		if why, since := g.Stalled(n); why != machine.Flowing {
+			f(fmt.Sprintf("STALLED in partition %d: %s", n, why), since)
+		}
+	}
 }
 
 // silence is how long nobody was heard of a group.

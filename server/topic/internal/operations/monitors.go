@@ -210,6 +210,9 @@ func (k *monitorScan) group(t *storage.Topic, l *serving.OpenTopic, sub *storage
 			k.found(&topicv1.Finding{Kind: x, Topic: t.Name, Group: sub.Group, Text: fmt.Sprintf(format, args...)}, since)
 		}
 	}
+	if l != nil {
+		stalls(l.Group(sub.Group), func(text string, _ time.Time) { add(stuck, time.Time{}, "%s", text) })
+	}
 	if fault != "" {
 		add(inconsistent, time.Time{}, "%s", fault)
 	}

@@ -36,5 +36,6 @@ type Gauges struct {
 	// Overdue is for how long a lease has been over, or a retry due, at most, without being
 	// acted on, a time.Duration.
 	Overdue atomic.Int64
+	Stalled atomic.Int64 // groups that get nothing in a partition, see machine.Stall
 	Tracked atomic.Int64 // runs and retries that are kept of the topics in use
 }

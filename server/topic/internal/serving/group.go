@@ -66,6 +66,7 @@ type part struct {
 	mu    sync.Mutex
 	timer Timer
 	due   time.Time // of the timer; zero: it does not run
+	stall stall
 }
 
 // NewGroup makes a group without members.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
@@ -50,7 +51,8 @@ type Session struct {
 	budget  *machine.Budget
 	members []*machine.Member // by partition
 	wake    chan struct{}
-	waits   bool // it is in the group's list; guarded by the group's lock
+	empty   atomic.Int64 // when a poll ended without an event, unix ns; 0: the last one had one
+	waits   bool         // it is in the group's list; guarded by the group's lock
 
 	mu     sync.Mutex
 	queue  []Event
@@ -199,7 +201,11 @@ func (s *Session) Receive(ctx context.Context, limit int) (Event, error) {
 		}
 		if ok || ctx.Err() != nil {
 			if ok {
+				s.empty.Store(0)
 				return e, nil
+			}
+			if s.options.Polled {
+				s.empty.Store(s.group.cfg.Clock().UnixNano())
 			}
 			return Event{}, context.Cause(ctx)
 		}

@@ -3,6 +3,8 @@ package serving
 import (
 	"context"
 	"time"
+
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 )
 
 // sweepEvery is at which the groups with members are looked at.
@@ -31,26 +33,35 @@ func (s *Sweep) Run(ctx context.Context) {
 }
 
 // once looks once. What fell due since the last look is not late: when the process stood still
-// meanwhile, the timers run now as this does.
+// meanwhile, the timers run now as this does. It also measures progress.
 func (s *Sweep) once() {
 	before := s.last
 	s.last = s.engine.Steady()
 	if before.IsZero() {
 		return
 	}
+	stalled := int64(0)
 	for _, l := range s.engine.Topics.All() {
 		for _, g := range l.Busy() {
-			s.group(g, before)
+			if s.group(g, before) {
+				stalled++
+			}
 		}
 	}
+	s.engine.Counters.Gauges.Stalled.Store(stalled)
 }
 
-func (s *Sweep) group(g *Group, before time.Time) {
+// group looks at a group, and reports whether it is stalled in a partition.
+func (s *Sweep) group(g *Group, before time.Time) (stalled bool) {
 	for n := range g.parts {
 		if done := g.sweep(n, before); done > 0 {
 			s.engine.Counters.LeasesOverdue.Add(done)
 			s.engine.Logger.Error("leases or retries were overdue, and no timer ran", "topic", g.Topic(), "group", g.Name(),
 				"partition", n, "messages", done)
 		}
+		if g.look(n, s.last) != machine.Flowing && g.Members() > 0 {
+			stalled = true
+		}
 	}
+	return stalled
 }
