@@ -27,17 +27,21 @@ const (
 	admin      = topicv1.Role_ROLE_ADMIN
 )
 
+// noGroup is asked for by calls that name no group.
+const noGroup = ""
+
 // allowed reports whether a caller has a role in a topic, or another one that includes
-// it. Who has a role in a topic has it in that of its dead letters. Topics that show all
-// chats operators alone administer.
-func (s *Service) allowed(c Caller, t *storage.Topic, want topicv1.Role) bool {
+// it; of subscribers, for a group, unless that is noGroup. A role in a topic is one in that of
+// its dead letters, too, for the same groups. Topics that show all chats operators alone
+// administer.
+func (s *Service) allowed(c Caller, t *storage.Topic, want topicv1.Role, group string) bool {
 	if c.Operator {
 		return true
 	}
 	if want == admin && s.engine.Sources.ShowChats(t.Name) {
 		return false
 	}
-	if has(c, t, want) {
+	if has(c, t, want, group) {
 		return true
 	}
 	parent, ok := strings.CutSuffix(t.Name, storage.DeadLetterSuffix)
@@ -45,17 +49,35 @@ func (s *Service) allowed(c Caller, t *storage.Topic, want topicv1.Role) bool {
 		return false
 	}
 	of := s.engine.Catalog.Topic(parent)
-	return of != nil && has(c, of, want)
+	return of != nil && has(c, of, want, group)
 }
 
-func has(c Caller, t *storage.Topic, want topicv1.Role) bool {
-	role, ok := t.View().Bindings[c.Principal]
-	return ok && (want == anyRole || role == want || role == admin)
+func has(c Caller, t *storage.Topic, want topicv1.Role, group string) bool {
+	b, ok := t.View().Bindings[c.Principal]
+	if !ok || want != anyRole && b.Role != want && b.Role != admin {
+		return false
+	}
+	return group == noGroup || b.Covers(group)
 }
 
 // find returns a topic in which the caller has a role. To callers who may not know
-// whether there is such a topic, one that there is not is refused like another's.
+// whether there is such a topic, one that there is not is refused like another's. Calls that
+// name a group use findGroup.
 func (s *Service) find(c Caller, name string, want topicv1.Role) (*storage.Topic, error) {
+	return s.findFor(c, name, want, noGroup)
+}
+
+// findGroup returns a topic in which the caller may use a group. It is the one place that
+// decides so: each call that names a group, or attaches to one, begins with it. Calls on a
+// session need the session, which its principal alone has, and which bind ends.
+func (s *Service) findGroup(c Caller, name, group string) (*storage.Topic, error) {
+	if group == noGroup {
+		return nil, refusal.New(refusal.InvalidArgument, "the call names no group")
+	}
+	return s.findFor(c, name, subscriber, group)
+}
+
+func (s *Service) findFor(c Caller, name string, want topicv1.Role, group string) (*storage.Topic, error) {
 	t := s.engine.Catalog.Topic(name)
 	if t == nil || t.View().Deleting {
 		if c.Operator || c.Creator {
@@ -63,10 +85,18 @@ func (s *Service) find(c Caller, name string, want topicv1.Role) (*storage.Topic
 		}
 		return nil, refusal.Forbidden(name)
 	}
-	if !s.allowed(c, t, want) {
-		return nil, refusal.Forbidden(name)
+	switch {
+	case s.allowed(c, t, want, group):
+		return t, nil
+	case group != noGroup && s.allowed(c, t, want, noGroup):
+		return nil, refusal.ForbiddenGroup(name, group)
 	}
-	return t, nil
+	return nil, refusal.Forbidden(name)
+}
+
+// sees reports whether a caller may know about a group of a topic in which it has a role.
+func (s *Service) sees(c Caller, t *storage.Topic, group string) bool {
+	return s.allowed(c, t, subscriber, group) || s.allowed(c, t, publisher, noGroup)
 }
 
 // audited runs an administrative call between its two rows.

@@ -110,7 +110,7 @@ type change func(func(l *serving.OpenTopic, sub *storage.Subscription) error) er
 func (s *Service) changeBackfill(
 	ctx context.Context, c Caller, topic, group string, do func(change) error,
 ) (*serving.OpenTopic, error) {
-	t, err := s.find(c, topic, subscriber)
+	t, err := s.findGroup(c, topic, group)
 	if err != nil {
 		return nil, err
 	}

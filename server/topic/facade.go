@@ -17,6 +17,8 @@ type (
 	Events = serving.Events
 	// Counters count since the start, for metrics.
 	Counters = serving.Counters
+	// Sessions are the places of sessions that the services of a process share.
+	Sessions = serving.Places
 	// Gauges are what a look at all topics found, for metrics.
 	Gauges = serving.Gauges
 	// BackfillCounters count what backfills did since the start, for metrics.
@@ -57,6 +59,9 @@ func SlotOf(topic string, of int) int { return storage.SlotOf(topic, of) }
 
 // SessionSlot is the slot that the id of a session leads to.
 func SessionSlot(session string) (int, bool) { return storage.SessionSlot(session) }
+
+// NewSessions makes the places of the sessions of a process.
+func NewSessions() *Sessions { return serving.NewSessions() }
 
 // Installation returns the id of the installation that a store belongs to. The first call
 // makes it.

@@ -2,6 +2,7 @@ package topic
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -101,7 +102,8 @@ func refuseReadOnly(t *storage.Topic) error {
 	return nil
 }
 
-// MessageStatus says who has acknowledged a message.
+// MessageStatus says which groups have acknowledged a message, among those that the caller may
+// know about.
 func (s *Service) MessageStatus(
 	ctx context.Context, c Caller, r *topicv1.GetMessageStatusRequest,
 ) (*topicv1.GetMessageStatusResponse, error) {
@@ -131,8 +133,11 @@ func (s *Service) MessageStatus(
 	if position < start || position >= end {
 		return nil, refusal.New(refusal.PositionOutOfRange, "the partition has the positions %d to %d", start, end-1)
 	}
+	hidden := func(group string) bool { return !s.sees(c, t, group) }
 	answer := &topicv1.GetMessageStatusResponse{
-		Required: status.Required, Acknowledged: status.Acknowledged, Status: topicv1.MessageStatus_MESSAGE_STATUS_PENDING,
+		Required:     slices.DeleteFunc(status.Required, hidden),
+		Acknowledged: slices.DeleteFunc(status.Acknowledged, hidden),
+		Status:       topicv1.MessageStatus_MESSAGE_STATUS_PENDING,
 	}
 	switch {
 	case status.Complete:

@@ -46,6 +46,8 @@ type Config struct {
 	MaxBytes int64
 	// Counters, if given, are shared with other services of the process.
 	Counters *serving.Counters
+	// Sessions, if given, are shared with other services of the process.
+	Sessions *serving.Places
 }
 
 // DefaultMaxBytes is a MaxBytes for a process that keeps the messages itself.
@@ -81,6 +83,9 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	cfg.Store = c.Store()
 	if cfg.Counters == nil {
 		cfg.Counters = &serving.Counters{}
+	}
+	if cfg.Sessions == nil {
+		cfg.Sessions = serving.NewSessions()
 	}
 	s := &Service{cfg: cfg, sessions: map[string]*Session{}, engine: serving.New(serving.Config{
 		Catalog: c, Log: cfg.Log, Events: cfg.Events, Clock: cfg.Clock, Logger: cfg.Logger, Resident: cfg.Resident, MaxBytes: cfg.MaxBytes,

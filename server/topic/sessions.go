@@ -17,7 +17,6 @@ import (
 
 // Limits and defaults of sessions.
 const (
-	maxSessions     = 100_000
 	defaultMessages = 1000
 	defaultBytes    = 8 << 20
 	maxBytes        = 64 << 20
@@ -65,17 +64,15 @@ func (s *Service) Attach(ctx context.Context, c Caller, a *topicv1.Attach, polle
 	if g == nil {
 		return nil, refusal.New(refusal.SubscriptionGone, "the subscription of %q has ended", name)
 	}
-	s.mu.Lock()
-	full := len(s.sessions) >= maxSessions
-	s.mu.Unlock()
-	if full {
-		return nil, refusal.New(refusal.TooMany, "there are %d sessions", maxSessions)
-	}
 	o := options(c, a, polled)
 	o.ID = s.engine.Catalog.SessionPrefix() + rand.Text()
+	if err := s.cfg.Sessions.Take(c.Principal); err != nil {
+		return nil, err
+	}
 	first := g.Members() == 0
 	in, err := g.Attach(o)
 	if err != nil {
+		s.cfg.Sessions.Leave(c.Principal)
 		return nil, err
 	}
 	if first {
@@ -89,15 +86,33 @@ func (s *Service) Attach(ctx context.Context, c Caller, a *topicv1.Attach, polle
 		Session: o.ID, Member: o.Member, Subscription: serving.ShowSubscription(l, sub,
 			false), HeartbeatInterval: durationpb.New(interval),
 	}
-	s.mu.Lock()
-	s.sessions[o.ID] = open
-	stopped := s.stopped
-	s.mu.Unlock()
-	if stopped { // nobody else ends it
-		open.End(draining)
-	}
+	s.register(open)
 	return open, nil
 }
+
+// register makes a session known. What ends sessions may have looked before: Run, which stops, and
+// bind, which has stored a binding since Attach asked for it. bind stores first and looks then, and
+// this looks at the binding after the session is known, so one of the two sees the other.
+func (s *Service) register(o *Session) {
+	s.mu.Lock()
+	s.sessions[o.ID()] = o
+	stopped := s.stopped
+	s.mu.Unlock()
+	if stopped {
+		o.End(draining)
+	}
+	o.endUnlessAllowed()
+}
+
+// endUnlessAllowed ends the session if its caller may not use the group any more.
+func (o *Session) endUnlessAllowed() {
+	t := o.service.engine.Catalog.Topic(o.Group().Topic())
+	if t != nil && !o.service.allowed(o.caller, t, subscriber, o.Group().Name()) {
+		o.End(forbiddenReason)
+	}
+}
+
+const forbiddenReason = string(refusal.TopicForbidden)
 
 func options(c Caller, a *topicv1.Attach, polled bool) serving.SessionOptions {
 	o := serving.SessionOptions{
@@ -174,8 +189,12 @@ func (o *Session) end(why string) (last bool) {
 
 func (o *Session) forget() {
 	o.service.mu.Lock()
-	defer o.service.mu.Unlock()
+	_, known := o.service.sessions[o.ID()]
 	delete(o.service.sessions, o.ID())
+	o.service.mu.Unlock()
+	if known {
+		o.service.cfg.Sessions.Leave(o.caller.Principal)
+	}
 }
 
 // Detach ends the session; its messages go to others at once. cancel: the subscription,

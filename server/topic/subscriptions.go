@@ -15,7 +15,7 @@ import (
 func (s *Service) CreateSubscription(
 	ctx context.Context, c Caller, r *topicv1.CreateSubscriptionRequest,
 ) (*topicv1.CreateSubscriptionResponse, error) {
-	t, err := s.find(c, r.GetTopic(), subscriber)
+	t, err := s.findGroup(c, r.GetTopic(), r.GetGroup())
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (s *Service) CreateSubscription(
 func (s *Service) subscribed(
 	ctx context.Context, c Caller, topic, name string,
 ) (l *serving.OpenTopic, sub *storage.Subscription, reading storage.Read, err error) {
-	t, err := s.find(c, topic, subscriber)
+	t, err := s.findGroup(c, topic, name)
 	if err != nil {
 		return nil, nil, reading, err
 	}
@@ -87,7 +87,8 @@ func (s *Service) Subscription(ctx context.Context, c Caller, topic, name string
 	return serving.ShowSubscription(l, sub, true), nil
 }
 
-// Subscriptions returns a page of a topic's subscriptions by group.
+// Subscriptions returns a page of a topic's subscriptions by group: of those that the caller may
+// use.
 func (s *Service) Subscriptions(
 	ctx context.Context, c Caller, r *topicv1.ListSubscriptionsRequest,
 ) (*topicv1.ListSubscriptionsResponse, error) {
@@ -104,7 +105,7 @@ func (s *Service) Subscriptions(
 	size := PageSize(r.GetPageSize())
 	answer := &topicv1.ListSubscriptionsResponse{}
 	for _, sub := range t.Subscriptions() {
-		if sub.Group <= r.GetPageToken() {
+		if sub.Group <= r.GetPageToken() || !s.allowed(c, t, subscriber, sub.Group) {
 			continue
 		}
 		if len(answer.Subscriptions) == size {
@@ -135,7 +136,7 @@ func (s *Service) Cancel(ctx context.Context, c Caller, topic, name string) (*to
 func (s *Service) Seek(
 	ctx context.Context, c Caller, r *topicv1.SeekSubscriptionRequest,
 ) (*topicv1.SeekSubscriptionResponse, error) {
-	t, err := s.find(c, r.GetTopic(), subscriber)
+	t, err := s.findGroup(c, r.GetTopic(), r.GetGroup())
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +184,7 @@ func (s *Service) Unpark(ctx context.Context, c Caller, topic, name string, keys
 func (s *Service) ask(
 	ctx context.Context, c Caller, topic, name string, tr storage.Transition, request proto.Message,
 ) (*topicv1.Subscription, error) {
-	t, err := s.find(c, topic, subscriber)
+	t, err := s.findGroup(c, topic, name)
 	if err != nil {
 		return nil, err
 	}

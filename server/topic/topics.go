@@ -2,7 +2,6 @@ package topic
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -16,7 +15,6 @@ import (
 // Limits of the catalogue.
 const (
 	maxTopics   = 100_000 // that are asked for: those of dead letters may be more
-	maxBindings = 1000    // of a topic
 	defaultPage = 100
 	maxPage     = 1000
 )
@@ -148,7 +146,7 @@ func (s *Service) Topics(
 ) (*topicv1.ListTopicsResponse, error) {
 	size := PageSize(r.GetPageSize())
 	list := s.engine.Catalog.Topics(r.GetPageToken(), size+1, func(t *storage.Topic) bool {
-		return !t.View().Deleting && s.allowed(c, t, anyRole)
+		return !t.View().Deleting && s.allowed(c, t, anyRole, noGroup)
 	})
 	answer := &topicv1.ListTopicsResponse{}
 	if len(list) > size {
@@ -167,7 +165,7 @@ func (s *Service) Topics(
 // makes a topic of that name later is to find nothing of it.
 func (s *Service) Delete(ctx context.Context, c Caller, name string) error {
 	t := s.engine.Catalog.Topic(name)
-	if t == nil || !t.View().Deleting || !s.allowed(c, t, admin) { // else an earlier call did not come to its end
+	if t == nil || !t.View().Deleting || !s.allowed(c, t, admin, noGroup) { // else an earlier call did not come to its end
 		var err error
 		if t, err = s.find(c, name, admin); err != nil {
 			return err
@@ -196,57 +194,3 @@ func (s *Service) Recommend(r *topicv1.RecommendModeRequest) *topicv1.RecommendM
 	mode, required, why := storage.Recommend(r.GetGroups(), r.GetMessagesPerSecond(), r.GetStrict())
 	return &topicv1.RecommendModeResponse{Mode: mode, Required: required, Reason: why}
 }
-
-// Bindings returns a topic's bindings by principal.
-func (s *Service) Bindings(_ context.Context, c Caller, topic string) ([]*topicv1.Binding, error) {
-	t, err := s.find(c, topic, admin)
-	if err != nil {
-		return nil, err
-	}
-	var list []*topicv1.Binding
-	for principal, role := range t.View().Bindings {
-		list = append(list, &topicv1.Binding{Principal: principal, Role: role})
-	}
-	slices.SortFunc(list, func(a, b *topicv1.Binding) int { return strings.Compare(a.Principal, b.Principal) })
-	return list, nil
-}
-
-// SetBinding gives a principal a role.
-func (s *Service) SetBinding(ctx context.Context, c Caller, r *topicv1.SetBindingRequest) error {
-	t, err := s.find(c, r.GetTopic(), admin)
-	if err != nil {
-		return err
-	}
-	return s.audited(ctx, c, "SetBinding", r, func() error { return s.bind(ctx, t, r.GetPrincipal(), r.GetRole()) })
-}
-
-// RemoveBinding takes a principal's role; its sessions end with TOPIC_FORBIDDEN.
-func (s *Service) RemoveBinding(ctx context.Context, c Caller, r *topicv1.RemoveBindingRequest) error {
-	t, err := s.find(c, r.GetTopic(), admin)
-	if err != nil {
-		return err
-	}
-	return s.audited(ctx, c, "RemoveBinding", r, func() error { return s.bind(ctx, t, r.GetPrincipal(), 0) })
-}
-
-func (s *Service) bind(ctx context.Context, t *storage.Topic, principal string, role topicv1.Role) error {
-	defer t.Changing().End()
-	v := t.View()
-	if v.Deleting {
-		return refusal.Forbidden(t.Name)
-	}
-	if _, ok := v.Bindings[principal]; !ok && len(v.Bindings) >= maxBindings {
-		return refusal.New(refusal.TooMany, "topic %q has %d bindings", t.Name, maxBindings)
-	}
-	if err := s.engine.Catalog.Bind(ctx, t, principal, role); err != nil {
-		return err
-	}
-	for _, o := range s.sessionsOf(principal) {
-		if at := s.engine.Catalog.Topic(o.Group().Topic()); at != nil && !s.allowed(o.caller, at, subscriber) {
-			o.End(forbiddenReason)
-		}
-	}
-	return nil
-}
-
-const forbiddenReason = string(refusal.TopicForbidden)

@@ -108,7 +108,7 @@ func TestTopicCommands(t *testing.T) {
 		{"bindings orders", "bob        subscriber", 0},
 		{"bindings orders bob none", "bob has no role", 0},
 		{"bindings orders # publisher", "printable characters", 1},
-		{"bindings orders bob", "takes TOPIC [PRINCIPAL ROLE]", 2},
+		{"bindings orders bob", "takes TOPIC [PRINCIPAL ROLE [GROUP...]]", 2},
 		{"bindings orders bob king", "not \"king\"", 2},
 		{"cancel orders billing", "nothing was changed", 0},
 		{"cancel orders billing --execute", "billing is cancelled", 0},

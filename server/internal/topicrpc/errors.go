@@ -30,6 +30,7 @@ var table = map[refusal.Reason]row{
 	refusal.TopicNotFound:        {code: connect.CodeNotFound},
 	refusal.TopicForbidden:       {code: connect.CodePermissionDenied},
 	refusal.TopicReadOnly:        {code: connect.CodeFailedPrecondition},
+	refusal.LastAdmin:            {code: connect.CodeFailedPrecondition},
 	refusal.TopicExists:          {code: connect.CodeAborted},
 	refusal.NoSubscriptions:      {code: connect.CodeFailedPrecondition},
 	refusal.TopicFull:            {code: connect.CodeResourceExhausted},

@@ -73,6 +73,7 @@ func TestEachReasonHasItsCode(t *testing.T) {
 		"TOPIC_FORBIDDEN":         "permission_denied",
 		"TOPIC_READ_ONLY":         "failed_precondition",
 		"TOPIC_EXISTS":            "aborted",
+		"LAST_ADMIN":              "failed_precondition",
 		"NO_SUBSCRIPTIONS":        "failed_precondition",
 		"TOPIC_FULL":              "resource_exhausted",
 		"STORAGE_LOW":             "resource_exhausted",

@@ -67,12 +67,13 @@ type Module struct {
 	client       *kafka.Client
 	events       *topiclog.Log
 	sums         *sums
+	sessions     *topic.Sessions     // of all slots
 	logs         topicstore.Counters // of an installation of many servers
 }
 
 // NewModule makes a Module, and takes the topics over where the mode has them.
 func NewModule(ctx context.Context, cfg ModuleConfig) (_ *Module, err error) {
-	p := &Module{cfg: cfg, streams: NewStreams(cfg.Revoked), sums: newSums()}
+	p := &Module{cfg: cfg, streams: NewStreams(cfg.Revoked), sums: newSums(), sessions: topic.NewSessions()}
 	b := cfg.Backend
 	if b.Logs == nil && b.KafkaAddr() == "" {
 		return p, nil

@@ -63,7 +63,10 @@ func TopicFrom(it store.Item) Topic {
 
 // TopicBinding gives a principal a role in a topic. Table topics, key name and
 // "binding#" with the principal.
-type TopicBinding struct{ Role string }
+type TopicBinding struct {
+	Role   string
+	Groups []string // patterns of the groups that a subscriber may use; empty: all
+}
 
 // TopicBindingKey is the key of a principal's role in a topic.
 func TopicBindingKey(topic, principal string) store.Key {
@@ -75,13 +78,16 @@ func BoundPrincipal(k store.Key) (string, bool) { return strings.CutPrefix(k.SK,
 
 // Item returns the row as an item.
 func (b TopicBinding) Item() store.Item {
-	a := make(attrs, 0, 1)
+	a := make(attrs, 0, 2)
+	a.list("groups", b.Groups)
 	a.str("role", b.Role)
 	return a.item()
 }
 
 // TopicBindingFrom reads a binding.
-func TopicBindingFrom(it store.Item) TopicBinding { return TopicBinding{Role: str(it, "role")} }
+func TopicBindingFrom(it store.Item) TopicBinding {
+	return TopicBinding{Role: str(it, "role"), Groups: it.Get("groups").Strings()}
+}
 
 // TopicTrim is what is about to be removed of a partition: whoever lets a group begin
 // below it has seen it. Table topics, key name and "trim#" with the partition.

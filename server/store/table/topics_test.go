@@ -27,6 +27,9 @@ func topicSamples() []store.Row {
 		}.Item()},
 		{Key: TopicKey("clicks"), Item: Topic{Number: 8, Config: "{}", Version: 1, CreatedAt: at, UpdatedAt: at}.Item()},
 		{Key: TopicBindingKey("orders", "user_01"), Item: TopicBinding{Role: "ROLE_ADMIN"}.Item()},
+		{Key: TopicBindingKey("orders", "user_02"), Item: TopicBinding{
+			Role: "ROLE_SUBSCRIBER", Groups: []string{"billing-*", "ledger"},
+		}.Item()},
 		{Key: TopicTrimKey("orders", 3), Item: TopicTrim{Before: 100, At: at}.Item()},
 		{Key: SubscriptionKey("orders", "email"), Item: Subscription{
 			Generation: 2, State: "active", Version: 9, Config: "{}", SubscribedAt: at, LastActiveAt: at + 2,

@@ -15,6 +15,7 @@ const (
 	TopicNotFound        Reason = "TOPIC_NOT_FOUND"
 	TopicForbidden       Reason = "TOPIC_FORBIDDEN"
 	TopicReadOnly        Reason = "TOPIC_READ_ONLY"
+	LastAdmin            Reason = "LAST_ADMIN"
 	TopicExists          Reason = "TOPIC_EXISTS" // the etag is not the topic's
 	NoSubscriptions      Reason = "NO_SUBSCRIPTIONS"
 	TopicFull            Reason = "TOPIC_FULL"
@@ -51,6 +52,12 @@ func New(r Reason, format string, args ...any) *Error {
 // Forbidden refuses who may not know whether there is such a topic.
 func Forbidden(topic string) *Error {
 	return New(TopicForbidden, "topic %.255q does not exist, or you have no role in it that allows this", topic)
+}
+
+// ForbiddenGroup refuses a subscriber whose binding does not name the group.
+func ForbiddenGroup(topic, group string) *Error {
+	return New(TopicForbidden, "your role in topic %.255q is for other groups than %.255q: "+
+		"ask its administrator for a binding that names the group", topic, group)
 }
 
 // NoSubscription refuses what needs a subscription.

@@ -747,7 +747,10 @@ type Binding struct {
 	// Who: the subject of an access token.
 	Principal string `protobuf:"bytes,1,opt,name=principal,proto3" json:"principal,omitempty"`
 	// The role.
-	Role          Role `protobuf:"varint,2,opt,name=role,proto3,enum=parley.topic.v1.Role" json:"role,omitempty"`
+	Role Role `protobuf:"varint,2,opt,name=role,proto3,enum=parley.topic.v1.Role" json:"role,omitempty"`
+	// The groups that a subscriber may use; all groups if there are none. A group's name, or the
+	// beginning of names with an asterisk behind it, such as billing-*.
+	Groups        []string `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -794,6 +797,13 @@ func (x *Binding) GetRole() Role {
 		return x.Role
 	}
 	return Role_ROLE_UNSPECIFIED
+}
+
+func (x *Binding) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
 }
 
 var File_parley_topic_v1_topic_proto protoreflect.FileDescriptor
@@ -850,12 +860,13 @@ const file_parley_topic_v1_topic_proto_rawDesc = "" +
 	"\fpublish_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vpublishTime\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"j\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc6\x01\n" +
 	"\aBinding\x12(\n" +
 	"\tprincipal\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\xff\x01R\tprincipal\x125\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x15.parley.topic.v1.RoleB\n" +
-	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04role*R\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04role\x12Z\n" +
+	"\x06groups\x18\x03 \x03(\tBB\xbaH?\x92\x01<\x10\x10\x18\x01\"6r4\x18\x80\x022/^(\\$queue|[A-Za-z0-9][A-Za-z0-9._-]{0,254}\\*?)$R\x06groups*R\n" +
 	"\tSemantics\x12\x19\n" +
 	"\x15SEMANTICS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fSEMANTICS_QUEUE\x10\x01\x12\x15\n" +

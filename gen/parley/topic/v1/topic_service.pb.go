@@ -1278,7 +1278,11 @@ type SetBindingRequest struct {
 	// Who gets it: the subject of an access token.
 	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
 	// The role.
-	Role          Role `protobuf:"varint,3,opt,name=role,proto3,enum=parley.topic.v1.Role" json:"role,omitempty"`
+	Role Role `protobuf:"varint,3,opt,name=role,proto3,enum=parley.topic.v1.Role" json:"role,omitempty"`
+	// The groups that a subscriber may use; all groups if there are none. A group's name, or the
+	// beginning of names with an asterisk behind it, such as billing-*. With another role they
+	// are refused.
+	Groups        []string `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1332,6 +1336,13 @@ func (x *SetBindingRequest) GetRole() Role {
 		return x.Role
 	}
 	return Role_ROLE_UNSPECIFIED
+}
+
+func (x *SetBindingRequest) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
 }
 
 // SetBindingResponse is empty.
@@ -1547,14 +1558,15 @@ const file_parley_topic_v1_topic_service_proto_rawDesc = "" +
 	"\x05topic\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\"W\n" +
 	"\x14ListBindingsResponse\x12?\n" +
-	"\bbindings\x18\x01 \x03(\v2\x18.parley.topic.v1.BindingB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\bbindings\"\x96\x01\n" +
+	"\bbindings\x18\x01 \x03(\v2\x18.parley.topic.v1.BindingB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\bbindings\"\xf2\x01\n" +
 	"\x11SetBindingRequest\x12 \n" +
 	"\x05topic\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\x12(\n" +
 	"\tprincipal\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\xff\x01R\tprincipal\x125\n" +
 	"\x04role\x18\x03 \x01(\x0e2\x15.parley.topic.v1.RoleB\n" +
-	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04role\"\x14\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04role\x12Z\n" +
+	"\x06groups\x18\x04 \x03(\tBB\xbaH?\x92\x01<\x10\x10\x18\x01\"6r4\x18\x80\x022/^(\\$queue|[A-Za-z0-9][A-Za-z0-9._-]{0,254}\\*?)$R\x06groups\"\x14\n" +
 	"\x12SetBindingResponse\"b\n" +
 	"\x14RemoveBindingRequest\x12 \n" +
 	"\x05topic\x18\x01 \x01(\tB\n" +

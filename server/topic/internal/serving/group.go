@@ -14,7 +14,6 @@ import (
 
 // Limits of sessions.
 const (
-	MaxMembers  = 10_000  // of a group
 	maxDelivery = 1000    // messages
 	maxPoll     = 4 << 20 // bytes of a Receive of a session that is polled
 )
@@ -47,6 +46,7 @@ type Group struct {
 
 	mu       sync.Mutex
 	sessions map[string]*Session // by member
+	places   *Places             // that they take
 	waiting  []*Session
 	state    topicv1.SubscriptionState
 	closed   bool
@@ -74,7 +74,10 @@ func NewGroup(c GroupConfig, state topicv1.SubscriptionState) *Group {
 	if c.AfterFunc == nil {
 		c.AfterFunc = func(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
 	}
-	return &Group{cfg: c, parts: make([]part, len(c.Parts)), sessions: map[string]*Session{}, state: state}
+	return &Group{
+		cfg: c, parts: make([]part, len(c.Parts)), sessions: map[string]*Session{}, state: state,
+		places: memberPlaces(c.Name),
+	}
 }
 
 // Wake says that a partition may have something to deliver.
@@ -375,12 +378,12 @@ func (g *Group) add(s *Session) error {
 		return g.gone()
 	case g.sessions[name] != nil:
 		return refusal.New(refusal.MemberExists, "group %q has a member %q", g.cfg.Name, name)
-	case len(g.sessions) >= MaxMembers:
-		return refusal.New(refusal.TooMany, "group %q has %d members", g.cfg.Name, MaxMembers)
-	default:
-		g.sessions[name] = s
-		return nil
 	}
+	if err := g.places.Take(s.options.Principal); err != nil {
+		return err
+	}
+	g.sessions[s.options.Member] = s
+	return nil
 }
 
 // remove takes a session out, and reports whether it was the last one.
@@ -389,6 +392,7 @@ func (g *Group) remove(s *Session) (last bool) {
 	defer g.mu.Unlock()
 	if g.sessions[s.options.Member] == s {
 		delete(g.sessions, s.options.Member)
+		g.places.Leave(s.options.Principal)
 		last = len(g.sessions) == 0
 	}
 	g.stopWaiting(s)

@@ -57,8 +57,26 @@ type View struct {
 	CreatedAt time.Time
 	UpdatedAt time.Time
 	Deleting  bool
-	CreatedBy string // a principal; "" for operators, and of topics that are older than this field
-	Bindings  map[string]topicv1.Role
+	CreatedBy string             // a principal; "" for operators, and of topics that are older than this field
+	Bindings  map[string]Binding // by principal
+}
+
+// Binding is what a principal may do with a topic. It does not change.
+type Binding struct {
+	Role   topicv1.Role
+	Groups []string // patterns of the groups that a subscriber may use; empty: all
+}
+
+// Covers reports whether a binding is for a group. A pattern is a group's name, or with an
+// asterisk at its end the beginning of names.
+func (b Binding) Covers(group string) bool {
+	if len(b.Groups) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(b.Groups, func(pattern string) bool {
+		prefix, open := strings.CutSuffix(pattern, "*")
+		return group == pattern || open && strings.HasPrefix(group, prefix)
+	})
 }
 
 // Subscription is what a subscription was at a time. It does not change.
@@ -97,7 +115,7 @@ func (c *Catalog) load(ctx context.Context) error {
 		name := row.Key.PK
 		if topics[name] == nil {
 			topics[name] = &Topic{Name: name, subs: map[string]*Subscription{}}
-			views[name] = &View{Bindings: map[string]topicv1.Role{}}
+			views[name] = &View{Bindings: map[string]Binding{}}
 		}
 		if err := topics[name].add(views[name], row, read); err != nil {
 			return fmt.Errorf("%s: %w", row.Key, err)
@@ -123,7 +141,8 @@ func (t *Topic) add(v *View, row store.Row, read *parsed) error {
 		return t.addTopic(v, table.TopicFrom(row.Item), read)
 	}
 	if principal, ok := table.BoundPrincipal(row.Key); ok {
-		v.Bindings[principal] = topicv1.Role(topicv1.Role_value[table.TopicBindingFrom(row.Item).Role])
+		b := table.TopicBindingFrom(row.Item)
+		v.Bindings[principal] = Binding{Role: topicv1.Role(topicv1.Role_value[b.Role]), Groups: b.Groups}
 	}
 	if group, ok := table.SubscribedGroup(row.Key); ok {
 		sub, err := read.subscription(group, table.SubscriptionFrom(row.Item))

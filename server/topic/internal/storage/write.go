@@ -39,7 +39,8 @@ func (c *Catalog) Create(
 	}
 	made := it.Get(table.AttrTopicNumber).Int64() + 1
 	now := c.clock().Truncate(1e6)
-	v := &View{Config: config, Preset: p, Version: 1, CreatedAt: now, UpdatedAt: now, CreatedBy: admin, Bindings: map[string]topicv1.Role{}}
+	v := &View{Config: config, Preset: p, Version: 1, CreatedAt: now, UpdatedAt: now, CreatedBy: admin,
+		Bindings: map[string]Binding{}}
 	t = &Topic{Name: name, Number: c.slot.TopicNumber(made), subs: map[string]*Subscription{}}
 	put, err := t.put(v, store.Absent())
 	if err != nil {
@@ -54,8 +55,8 @@ func (c *Catalog) Create(
 		writes = append(writes, c.list(t))
 	}
 	if admin != "" {
-		v.Bindings[admin] = topicv1.Role_ROLE_ADMIN
-		writes = append(writes, binding(name, admin, topicv1.Role_ROLE_ADMIN))
+		v.Bindings[admin] = Binding{Role: topicv1.Role_ROLE_ADMIN}
+		writes = append(writes, binding(name, admin, v.Bindings[admin]))
 	}
 	if err := c.transact(ctx, writes...); err != nil {
 		return nil, false, err
@@ -163,28 +164,29 @@ func (c *Catalog) deleteAll(ctx context.Context, q store.Query, but *store.Key) 
 	return nil
 }
 
-func binding(topic, principal string, role topicv1.Role) store.Write {
+func binding(topic, principal string, b Binding) store.Write {
 	return store.Write{
 		Op: store.OpPut, Key: table.TopicBindingKey(topic, principal), Name: "binding",
-		Item: table.TopicBinding{Role: role.String()}.Item(),
+		Item: table.TopicBinding{Role: b.Role.String(), Groups: b.Groups}.Item(),
 	}
 }
 
-// Bind gives a principal a role, none takes it.
-func (c *Catalog) Bind(ctx context.Context, t *Topic, principal string, role topicv1.Role) error {
-	w := binding(t.Name, principal, role)
-	if role == 0 {
-		w = store.Write{Op: store.OpDelete, Key: w.Key, Name: w.Name}
+// Bind sets a principal's binding, or removes it if b is nil. The caller holds the topic's lock for
+// writing.
+func (c *Catalog) Bind(ctx context.Context, t *Topic, principal string, b *Binding) error {
+	w := store.Write{Op: store.OpDelete, Key: table.TopicBindingKey(t.Name, principal), Name: "binding"}
+	if b != nil {
+		w = binding(t.Name, principal, *b)
 	}
 	if err := c.transact(ctx, w); err != nil {
 		return err
 	}
 	v := *t.View()
 	v.Bindings = maps.Clone(v.Bindings)
-	if role == 0 {
+	if b == nil {
 		delete(v.Bindings, principal)
 	} else {
-		v.Bindings[principal] = role
+		v.Bindings[principal] = *b
 	}
 	t.view.Store(&v)
 	return nil

@@ -87,9 +87,12 @@ type TopicServiceClient interface {
 	GetMessageStatus(context.Context, *v1.GetMessageStatusRequest) (*v1.GetMessageStatusResponse, error)
 	// ListBindings returns a topic's bindings.
 	ListBindings(context.Context, *v1.ListBindingsRequest) (*v1.ListBindingsResponse, error)
-	// SetBinding gives a principal a role in a topic, in place of the one it had.
+	// SetBinding gives a principal a role in a topic, in place of the one it had. A call that
+	// leaves the topic without an administrator is refused with LAST_ADMIN. Sessions that the new
+	// role does not allow end.
 	SetBinding(context.Context, *v1.SetBindingRequest) (*v1.SetBindingResponse, error)
-	// RemoveBinding takes a principal's role in a topic. Open streams end.
+	// RemoveBinding takes a principal's role in a topic. Open streams end. The last administrator
+	// of a topic stays: the call is refused with LAST_ADMIN.
 	RemoveBinding(context.Context, *v1.RemoveBindingRequest) (*v1.RemoveBindingResponse, error)
 }
 
@@ -316,9 +319,12 @@ type TopicServiceHandler interface {
 	GetMessageStatus(context.Context, *v1.GetMessageStatusRequest) (*v1.GetMessageStatusResponse, error)
 	// ListBindings returns a topic's bindings.
 	ListBindings(context.Context, *v1.ListBindingsRequest) (*v1.ListBindingsResponse, error)
-	// SetBinding gives a principal a role in a topic, in place of the one it had.
+	// SetBinding gives a principal a role in a topic, in place of the one it had. A call that
+	// leaves the topic without an administrator is refused with LAST_ADMIN. Sessions that the new
+	// role does not allow end.
 	SetBinding(context.Context, *v1.SetBindingRequest) (*v1.SetBindingResponse, error)
-	// RemoveBinding takes a principal's role in a topic. Open streams end.
+	// RemoveBinding takes a principal's role in a topic. Open streams end. The last administrator
+	// of a topic stays: the call is refused with LAST_ADMIN.
 	RemoveBinding(context.Context, *v1.RemoveBindingRequest) (*v1.RemoveBindingResponse, error)
 }
 

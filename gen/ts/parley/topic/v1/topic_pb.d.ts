@@ -296,6 +296,14 @@ export declare type Binding = Message<"parley.topic.v1.Binding"> & {
    * @generated from field: parley.topic.v1.Role role = 2;
    */
   role: Role;
+
+  /**
+   * The groups that a subscriber may use; all groups if there are none. A group's name, or the
+   * beginning of names with an asterisk behind it, such as billing-*.
+   *
+   * @generated from field: repeated string groups = 3;
+   */
+  groups: string[];
 };
 
 /**

@@ -634,6 +634,15 @@ export declare type SetBindingRequest = Message<"parley.topic.v1.SetBindingReque
    * @generated from field: parley.topic.v1.Role role = 3;
    */
   role: Role;
+
+  /**
+   * The groups that a subscriber may use; all groups if there are none. A group's name, or the
+   * beginning of names with an asterisk behind it, such as billing-*. With another role they
+   * are refused.
+   *
+   * @generated from field: repeated string groups = 4;
+   */
+  groups: string[];
 };
 
 /**
@@ -842,7 +851,9 @@ export declare const TopicService: GenService<{
     output: typeof ListBindingsResponseSchema;
   },
   /**
-   * SetBinding gives a principal a role in a topic, in place of the one it had.
+   * SetBinding gives a principal a role in a topic, in place of the one it had. A call that
+   * leaves the topic without an administrator is refused with LAST_ADMIN. Sessions that the new
+   * role does not allow end.
    *
    * @generated from rpc parley.topic.v1.TopicService.SetBinding
    */
@@ -852,7 +863,8 @@ export declare const TopicService: GenService<{
     output: typeof SetBindingResponseSchema;
   },
   /**
-   * RemoveBinding takes a principal's role in a topic. Open streams end.
+   * RemoveBinding takes a principal's role in a topic. Open streams end. The last administrator
+   * of a topic stays: the call is refused with LAST_ADMIN.
    *
    * @generated from rpc parley.topic.v1.TopicService.RemoveBinding
    */
