@@ -26,6 +26,10 @@ func (s *Service) StartBackfill(
 		return s.audited(ctx, c, "StartBackfill", r, func() error {
 			return change(func(l *serving.OpenTopic, sub *storage.Subscription) (err error) {
 				messages, answer.Started, err = s.engine.Backfills.Start(ctx, l, sub, r)
+				if err != nil {
+					return err
+				}
+				answer.Differences, err = s.engine.Backfills.Differences(l.Subscription(sub.Group), r)
 				return err
 			})
 		})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 )
 
@@ -45,7 +46,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.stopped = true
 	s.mu.Unlock()
 	for _, o := range s.sessionsOf("") {
-		o.End(draining)
+		o.End(serving.Draining)
 	}
 	others.Wait()
 	stop() // the last positions are stored once nobody changes them
@@ -59,5 +60,3 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	return err
 }
-
-const draining = "DRAINING"

@@ -99,7 +99,7 @@ func (s *Service) register(o *Session) {
 	stopped := s.stopped
 	s.mu.Unlock()
 	if stopped {
-		o.End(draining)
+		o.End(serving.Draining)
 	}
 	o.endUnlessAllowed()
 }

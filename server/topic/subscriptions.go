@@ -47,9 +47,52 @@ func (s *Service) CreateSubscription(
 				"by", c.Principal)
 		}
 		answer.Subscription = serving.ShowSubscription(l, sub, true)
-		return nil
+		if !answer.GetCreated() && r.GetConfig() != nil {
+			answer.Differences, err = storage.Differences(sub.Config, r.GetConfig())
+		}
+		return err
 	})
 	return answer, err
+}
+
+// UpdateSubscription changes settings of a subscription.
+func (s *Service) UpdateSubscription(
+	ctx context.Context, c Caller, r *topicv1.UpdateSubscriptionRequest,
+) (*topicv1.UpdateSubscriptionResponse, error) {
+	t, err := s.findGroup(c, r.GetTopic(), r.GetGroup())
+	if err != nil {
+		return nil, err
+	}
+	// Before the call is recorded: a mask with another path may have no form in JSON.
+	if err := storage.CheckPaths(r.GetUpdateMask().GetPaths()); err != nil {
+		return nil, err
+	}
+	l, err := s.engine.Topics.Open(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	answer := &topicv1.UpdateSubscriptionResponse{}
+	err = s.audited(ctx, c, "UpdateSubscription", r, func() (err error) {
+		answer.Warnings, err = s.engine.Subscriptions.Update(ctx, l, r)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.cfg.Logger.Info("subscription updated", "topic", t.Name, "group", r.GetGroup(), "by", c.Principal)
+	for _, o := range s.sessionsOf("") {
+		if o.Ended() != "" {
+			o.forget()
+		}
+	}
+	defer t.Reading().End()
+	sub := t.Subscription(r.GetGroup())
+	if sub == nil { // it was removed since
+		return nil, refusal.NoSubscription(t.Name, r.GetGroup())
+	}
+	answer.Subscription = serving.ShowSubscription(l, sub, true)
+	return answer, nil
 }
 
 // subscribed returns a topic and a group's subscription, which does not change while it is

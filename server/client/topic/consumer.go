@@ -62,7 +62,8 @@ type ConsumerConfig struct {
 	Concurrency int
 
 	// Subscribe registers the group before anything is received, unless it is registered. A
-	// queue needs no subscription.
+	// group that is registered keeps its settings: Log has a warning for each that differs, and
+	// [Client.Subscriptions] changes them with UpdateSubscription. A queue needs no subscription.
 	Subscribe *topicv1.SubscriptionConfig
 	Member    string          // name in the group, its own; the server makes one by default
 	Filter    *topicv1.Filter // messages that this consumer takes; all by default
@@ -155,6 +156,10 @@ func (c *Consumer) register(ctx context.Context) error {
 		&topicv1.CreateSubscriptionRequest{Topic: c.topic, Group: c.group, Config: c.cfg.Subscribe})
 	for _, w := range res.GetWarnings() {
 		c.cfg.Log.Warn("topic: the subscription", "warning", w)
+	}
+	for _, d := range res.GetDifferences() {
+		c.cfg.Log.Warn("topic: the subscription was there with another setting, which it keeps: UpdateSubscription changes it",
+			"setting", d.GetName(), "is", d.GetIs(), "asked", d.GetAsked())
 	}
 	return err
 }

@@ -31,6 +31,7 @@ var secFree = map[string]string{
 	"user.v1.UserService/UpdateProfile":               `{"displayName":"%","avatar":"%","about":"%"}`,
 	"topic.v1.TopicService/Publish":                   `{"topic":"{topic}","messages":[{"key":"%","type":"%","correlationId":"%","headers":{"h":"%"},"payload":"%64"}]}`,
 	"topic.v1.SubscriptionService/CreateSubscription": `{"topic":"{topic}","group":"own","config":{"filter":{"clauses":[{"header":"%","operator":1,"values":["%","%"]}]}}}`,
+	"topic.v1.SubscriptionService/UpdateSubscription": `{"topic":"{topic}","group":"own","config":{"filter":{"clauses":[{"header":"%","operator":1,"values":["%","%"]}]}}}`,
 	"topic.v1.SubscriptionService/UnparkKeys":         `{"topic":"{topic}","group":"own","keys":["%","%"]}`,
 	"topic.v1.ConsumerService/Nack":                   `{"session":"{session}","set":{"positions":[{"base":"0"}],"reason":"%"}}`,
 	"topic.v1.ConsumerService/Pull":                   `{"topic":"{topic}","group":"own","member":"%"}`,

@@ -105,6 +105,7 @@ var secBodies = map[string]string{
 	"topic.v1.SubscriptionService/ResumeSubscription": `{"topic":"{topic}","group":"{group}"}`,
 	"topic.v1.SubscriptionService/SeekSubscription":   `{"topic":"{topic}","group":"{group}","to":{"latest":true}}`,
 	"topic.v1.SubscriptionService/UnparkKeys":         `{"topic":"{topic}","group":"{group}"}`,
+	"topic.v1.SubscriptionService/UpdateSubscription": `{"topic":"{topic}","group":"{group}","config":{"retry":{"lease":"60s"}}}`,
 
 	"topic.v1.ConsumerService/Ack":         `{"session":"{session}","set":{"positions":[{"base":"0"}]}}`,
 	"topic.v1.ConsumerService/AddCredits":  `{"session":"{session}","credits":{"messages":"1"}}`,

@@ -124,6 +124,7 @@ var costs = map[string]cost{
 	topicv1connect.TopicServiceSetBindingProcedure:                {requests: write},
 	topicv1connect.TopicServiceRemoveBindingProcedure:             {requests: write},
 	topicv1connect.SubscriptionServiceCreateSubscriptionProcedure: {requests: write},
+	topicv1connect.SubscriptionServiceUpdateSubscriptionProcedure: {requests: write},
 	topicv1connect.SubscriptionServiceGetSubscriptionProcedure:    {requests: row},
 	topicv1connect.SubscriptionServiceListSubscriptionsProcedure:  {requests: page},
 	topicv1connect.SubscriptionServicePauseSubscriptionProcedure:  {requests: write},

@@ -53,10 +53,11 @@ func groupCalls(t *testing.T) (all []groupCall) {
 
 // needed are values of fields without which a request is invalid whatever group it names.
 var needed = map[protoreflect.Name]map[string]any{
-	"SeekSubscriptionRequest": {"to": map[string]any{"latest": true}},
-	"AckRequest":              {"set": map[string]any{"positions": []any{map[string]any{"base": "0"}}}},
-	"NackRequest":             {"set": map[string]any{"positions": []any{map[string]any{"base": "0"}}}},
-	"AddCreditsRequest":       {"credits": map[string]any{"messages": "1"}},
+	"SeekSubscriptionRequest":   {"to": map[string]any{"latest": true}},
+	"UpdateSubscriptionRequest": {"config": map[string]any{"selection": "SELECTION_HASH"}},
+	"AckRequest":                {"set": map[string]any{"positions": []any{map[string]any{"base": "0"}}}},
+	"NackRequest":               {"set": map[string]any{"positions": []any{map[string]any{"base": "0"}}}},
+	"AddCreditsRequest":         {"credits": map[string]any{"messages": "1"}},
 }
 
 // body is a request of a call for a group or a session.

@@ -23,6 +23,17 @@ func (s *subscriptions) CreateSubscription(
 	return s.topics(ctx).CreateSubscription(ctx, c, req)
 }
 
+// UpdateSubscription implements SubscriptionService.
+func (s *subscriptions) UpdateSubscription(
+	ctx context.Context, req *topicv1.UpdateSubscriptionRequest,
+) (*topicv1.UpdateSubscriptionResponse, error) {
+	c, err := s.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.topics(ctx).UpdateSubscription(ctx, c, req)
+}
+
 // GetSubscription implements SubscriptionService.
 func (s *subscriptions) GetSubscription(
 	ctx context.Context, req *topicv1.GetSubscriptionRequest,

@@ -48,11 +48,16 @@ func (p *program) startBackfill() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if !watch && c.printJSON(res) {
+				return nil
+			}
+			if !c.json {
+				if err := c.sayDifferences(res.GetDifferences()); err != nil {
+					return err
+				}
+			}
 			if watch {
 				return c.watchBackfill()
-			}
-			if c.printJSON(res) {
-				return nil
 			}
 			if err := c.printBackfill(res.GetBackfill()); err != nil || res.GetStarted() {
 				return err

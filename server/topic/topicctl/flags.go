@@ -150,9 +150,22 @@ func parseClause(s string) (*topicv1.FilterClause, error) {
 
 // subscriptionFlags declares what can be chosen for a subscription.
 func subscriptionFlags(fs *pflag.FlagSet, to *topicv1.SubscriptionConfig) {
-	to.Retry = &topicv1.RetryPolicy{}
 	positionFlag(fs, &to.Start, "from", "where a new group begins, latest by default")
 	fs.BoolVar(&to.Backfill, "backfill", false, "hold messages before the subscription until they are acknowledged")
+	changeableFlags(fs, to)
+}
+
+// settingOfFlag are the settings of flags that change a subscription.
+var settingOfFlag = map[string]string{
+	"max-backfill": "max_backfill_messages", "types": "filter", "where": "filter", "no-filter": "filter",
+	"ordering": "ordering", "selection": "selection", "exhausted": "exhausted", "max-attempts": "retry.max_attempts",
+	"backoff": "retry.initial_backoff", "max-backoff": "retry.max_backoff", "lease": "retry.lease",
+	"heartbeat-interval": "heartbeat_interval", "heartbeat-timeout": "heartbeat_timeout",
+}
+
+// changeableFlags declares what can be changed of a subscription.
+func changeableFlags(fs *pflag.FlagSet, to *topicv1.SubscriptionConfig) {
+	to.Retry = &topicv1.RetryPolicy{}
 	fs.Int64Var(&to.MaxBackfillMessages, "max-backfill", 0, "at most so many `messages`, the newest; default 1,000,000, -1: no limit")
 	filterFlags(fs, &to.Filter)
 	enumFlag(fs, &to.Ordering, "ordering", "ORDERING_", topicv1.Ordering_value, "what may be under way at a time")

@@ -3,10 +3,12 @@ package topicctl
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/cmdline"
@@ -71,7 +73,66 @@ func (p *program) subscribe() *cobra.Command {
 			if err := c.warn(res.GetWarnings()); err != nil || res.GetCreated() {
 				return err
 			}
+			if err := c.sayDifferences(res.GetDifferences()); err != nil {
+				return err
+			}
 			return c.say("the group was subscribed already, as above")
+		},
+	})
+}
+
+// sayDifferences says which settings are not as the command line asks for.
+func (c *call) sayDifferences(list []*topicv1.SettingDifference) error {
+	for _, d := range list {
+		if err := c.say("warning: %s is %s, not %s", safe(d.GetName()), safe(d.GetIs()), safe(d.GetAsked())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *program) updateSubscription() *cobra.Command {
+	req := &topicv1.UpdateSubscriptionRequest{Config: &topicv1.SubscriptionConfig{}}
+	var noFilter bool
+	var fs *pflag.FlagSet
+	return p.command(spec{
+		use: "update-subscription TOPIC GROUP", short: "change settings of a group's subscription", args: 2,
+		long: `  Settings that no flag names stay as they are. The members attach again and get the new settings. What they
+  are working on is delivered again, which counts no attempt; what is acknowledged stays so. The group of a queue
+  is $queue.
+
+  server topics update-subscription orders billing --lease 60s --max-attempts 10
+  server topics update-subscription jobs '$queue' --lease 10m
+  server topics update-subscription orders ledger --no-filter
+`,
+		flags: func(f *pflag.FlagSet) {
+			fs = f
+			changeableFlags(fs, req.GetConfig())
+			fs.BoolVar(&noFilter, "no-filter", false, "all messages are for the group")
+			fs.StringVar(&req.Etag, "etag", "", "only if the subscription has this `etag`")
+		},
+		run: func(c *call) error {
+			if noFilter && req.GetConfig().GetFilter() != nil {
+				return cmdline.Usagef("topics update-subscription takes --no-filter, or --types and --where")
+			}
+			req.Topic, req.Group, req.UpdateMask = c.args[0], c.args[1], &fieldmaskpb.FieldMask{}
+			fs.Visit(func(f *pflag.Flag) {
+				if path, ok := settingOfFlag[f.Name]; ok && !slices.Contains(req.GetUpdateMask().GetPaths(), path) {
+					req.UpdateMask.Paths = append(req.UpdateMask.Paths, path)
+				}
+			})
+			if len(req.GetUpdateMask().GetPaths()) == 0 {
+				return cmdline.Usagef("topics update-subscription takes a flag for each setting that changes, such as --lease 60s")
+			}
+			res, err := c.subscriptions().UpdateSubscription(c.ctx, req)
+			if err != nil || c.printJSON(res) {
+				return err
+			}
+			res.Subscription.Partitions = nil // "groups" shows them
+			if err := c.printGroup(res.GetSubscription()); err != nil {
+				return err
+			}
+			return c.warn(res.GetWarnings())
 		},
 	})
 }

@@ -31,8 +31,8 @@ func Command(config func() (opsctl.Config, error)) *cobra.Command {
 	p := &program{config: config}
 	return cmdline.Group("topics", "commands on durable topics",
 		p.create(), p.list(), p.describe(), p.remove(), p.publish(), p.tail(), p.status(),
-		p.groups(), p.subscribe(), p.pause(), p.resume(), p.cancel(), p.seek(), p.unpark(), p.bindings(),
-		p.backfill(),
+		p.groups(), p.subscribe(), p.updateSubscription(), p.pause(), p.resume(), p.cancel(), p.seek(), p.unpark(),
+		p.bindings(), p.backfill(),
 		p.health(), p.monitors(), p.removeGroup(), p.resurrect(), p.forceComplete(), p.jobs(), p.audit())
 }
 

@@ -626,7 +626,9 @@ type StartBackfillResponse struct {
 	// The backfill.
 	Backfill *Backfill `protobuf:"bytes,1,opt,name=backfill,proto3" json:"backfill,omitempty"`
 	// Whether the call started or continued it. If it did not, it runs or is completed.
-	Started       bool `protobuf:"varint,2,opt,name=started,proto3" json:"started,omitempty"`
+	Started bool `protobuf:"varint,2,opt,name=started,proto3" json:"started,omitempty"`
+	// What the request asked for and the backfill has with another value.
+	Differences   []*SettingDifference `protobuf:"bytes,3,rep,name=differences,proto3" json:"differences,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -673,6 +675,13 @@ func (x *StartBackfillResponse) GetStarted() bool {
 		return x.Started
 	}
 	return false
+}
+
+func (x *StartBackfillResponse) GetDifferences() []*SettingDifference {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
 }
 
 // CancelBackfillRequest names a subscription.
@@ -1034,10 +1043,11 @@ const file_parley_topic_v1_backfill_service_proto_rawDesc = "" +
 	"\x06preset\x18\x06 \x01(\x0e2\x1f.parley.topic.v1.BackfillPresetB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06preset\x127\n" +
 	"\x06limits\x18\a \x01(\v2\x1f.parley.topic.v1.BackfillLimitsR\x06limits\x12\x14\n" +
 	"\x05again\x18\b \x01(\bR\x05again\x12\x14\n" +
-	"\x05async\x18\t \x01(\bR\x05async\"h\n" +
+	"\x05async\x18\t \x01(\bR\x05async\"\xb8\x01\n" +
 	"\x15StartBackfillResponse\x125\n" +
 	"\bbackfill\x18\x01 \x01(\v2\x19.parley.topic.v1.BackfillR\bbackfill\x12\x18\n" +
-	"\astarted\x18\x02 \x01(\bR\astarted\"[\n" +
+	"\astarted\x18\x02 \x01(\bR\astarted\x12N\n" +
+	"\vdifferences\x18\x03 \x03(\v2\".parley.topic.v1.SettingDifferenceB\b\xbaH\x05\x92\x01\x02\x10 R\vdifferences\"[\n" +
 	"\x15CancelBackfillRequest\x12 \n" +
 	"\x05topic\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\x12 \n" +
@@ -1114,6 +1124,7 @@ var file_parley_topic_v1_backfill_service_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),    // 13: google.protobuf.Duration
 	(*Position)(nil),               // 14: parley.topic.v1.Position
 	(*timestamppb.Timestamp)(nil),  // 15: google.protobuf.Timestamp
+	(*SettingDifference)(nil),      // 16: parley.topic.v1.SettingDifference
 }
 var file_parley_topic_v1_backfill_service_proto_depIdxs = []int32{
 	13, // 0: parley.topic.v1.BackfillLimits.target_latency:type_name -> google.protobuf.Duration
@@ -1132,23 +1143,24 @@ var file_parley_topic_v1_backfill_service_proto_depIdxs = []int32{
 	2,  // 13: parley.topic.v1.StartBackfillRequest.preset:type_name -> parley.topic.v1.BackfillPreset
 	3,  // 14: parley.topic.v1.StartBackfillRequest.limits:type_name -> parley.topic.v1.BackfillLimits
 	4,  // 15: parley.topic.v1.StartBackfillResponse.backfill:type_name -> parley.topic.v1.Backfill
-	4,  // 16: parley.topic.v1.CancelBackfillResponse.backfill:type_name -> parley.topic.v1.Backfill
-	4,  // 17: parley.topic.v1.GetBackfillResponse.backfill:type_name -> parley.topic.v1.Backfill
-	13, // 18: parley.topic.v1.WatchBackfillRequest.interval:type_name -> google.protobuf.Duration
-	4,  // 19: parley.topic.v1.WatchBackfillResponse.backfill:type_name -> parley.topic.v1.Backfill
-	5,  // 20: parley.topic.v1.BackfillService.StartBackfill:input_type -> parley.topic.v1.StartBackfillRequest
-	7,  // 21: parley.topic.v1.BackfillService.CancelBackfill:input_type -> parley.topic.v1.CancelBackfillRequest
-	9,  // 22: parley.topic.v1.BackfillService.GetBackfill:input_type -> parley.topic.v1.GetBackfillRequest
-	11, // 23: parley.topic.v1.BackfillService.WatchBackfill:input_type -> parley.topic.v1.WatchBackfillRequest
-	6,  // 24: parley.topic.v1.BackfillService.StartBackfill:output_type -> parley.topic.v1.StartBackfillResponse
-	8,  // 25: parley.topic.v1.BackfillService.CancelBackfill:output_type -> parley.topic.v1.CancelBackfillResponse
-	10, // 26: parley.topic.v1.BackfillService.GetBackfill:output_type -> parley.topic.v1.GetBackfillResponse
-	12, // 27: parley.topic.v1.BackfillService.WatchBackfill:output_type -> parley.topic.v1.WatchBackfillResponse
-	24, // [24:28] is the sub-list for method output_type
-	20, // [20:24] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	16, // 16: parley.topic.v1.StartBackfillResponse.differences:type_name -> parley.topic.v1.SettingDifference
+	4,  // 17: parley.topic.v1.CancelBackfillResponse.backfill:type_name -> parley.topic.v1.Backfill
+	4,  // 18: parley.topic.v1.GetBackfillResponse.backfill:type_name -> parley.topic.v1.Backfill
+	13, // 19: parley.topic.v1.WatchBackfillRequest.interval:type_name -> google.protobuf.Duration
+	4,  // 20: parley.topic.v1.WatchBackfillResponse.backfill:type_name -> parley.topic.v1.Backfill
+	5,  // 21: parley.topic.v1.BackfillService.StartBackfill:input_type -> parley.topic.v1.StartBackfillRequest
+	7,  // 22: parley.topic.v1.BackfillService.CancelBackfill:input_type -> parley.topic.v1.CancelBackfillRequest
+	9,  // 23: parley.topic.v1.BackfillService.GetBackfill:input_type -> parley.topic.v1.GetBackfillRequest
+	11, // 24: parley.topic.v1.BackfillService.WatchBackfill:input_type -> parley.topic.v1.WatchBackfillRequest
+	6,  // 25: parley.topic.v1.BackfillService.StartBackfill:output_type -> parley.topic.v1.StartBackfillResponse
+	8,  // 26: parley.topic.v1.BackfillService.CancelBackfill:output_type -> parley.topic.v1.CancelBackfillResponse
+	10, // 27: parley.topic.v1.BackfillService.GetBackfill:output_type -> parley.topic.v1.GetBackfillResponse
+	12, // 28: parley.topic.v1.BackfillService.WatchBackfill:output_type -> parley.topic.v1.WatchBackfillResponse
+	25, // [25:29] is the sub-list for method output_type
+	21, // [21:25] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_parley_topic_v1_backfill_service_proto_init() }

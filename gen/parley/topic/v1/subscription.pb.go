@@ -749,6 +749,70 @@ func (x *SubscriptionConfig) GetHeartbeatTimeout() *durationpb.Duration {
 	return nil
 }
 
+// SettingDifference is a setting that has another value than the request asked for.
+type SettingDifference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The setting, such as retry.lease.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its value, for people; cut where it is too long.
+	Is string `protobuf:"bytes,2,opt,name=is,proto3" json:"is,omitempty"`
+	// The value of the request, for people; cut where it is too long.
+	Asked         string `protobuf:"bytes,3,opt,name=asked,proto3" json:"asked,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettingDifference) Reset() {
+	*x = SettingDifference{}
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettingDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettingDifference) ProtoMessage() {}
+
+func (x *SettingDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettingDifference.ProtoReflect.Descriptor instead.
+func (*SettingDifference) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SettingDifference) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SettingDifference) GetIs() string {
+	if x != nil {
+		return x.Is
+	}
+	return ""
+}
+
+func (x *SettingDifference) GetAsked() string {
+	if x != nil {
+		return x.Asked
+	}
+	return ""
+}
+
 // Subscription is a group's place in a topic.
 type Subscription struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -790,7 +854,7 @@ type Subscription struct {
 
 func (x *Subscription) Reset() {
 	*x = Subscription{}
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[5]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +866,7 @@ func (x *Subscription) String() string {
 func (*Subscription) ProtoMessage() {}
 
 func (x *Subscription) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[5]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +879,7 @@ func (x *Subscription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subscription.ProtoReflect.Descriptor instead.
 func (*Subscription) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{5}
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Subscription) GetTopic() string {
@@ -955,7 +1019,7 @@ type SubscriptionPartition struct {
 
 func (x *SubscriptionPartition) Reset() {
 	*x = SubscriptionPartition{}
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[6]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1031,7 @@ func (x *SubscriptionPartition) String() string {
 func (*SubscriptionPartition) ProtoMessage() {}
 
 func (x *SubscriptionPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[6]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1044,7 @@ func (x *SubscriptionPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscriptionPartition.ProtoReflect.Descriptor instead.
 func (*SubscriptionPartition) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{6}
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SubscriptionPartition) GetPartition() int32 {
@@ -1086,7 +1150,11 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\x12heartbeat_interval\x18\t \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x11heartbeatInterval\x12X\n" +
 	"\x11heartbeat_timeout\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
-	"\"\x04\b\x80\xa3\x052\x02\b\x03R\x10heartbeatTimeout\"\xba\x05\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x03R\x10heartbeatTimeout\"j\n" +
+	"\x11SettingDifference\x12\x1b\n" +
+	"\x04name\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18dR\x04name\x12\x18\n" +
+	"\x02is\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x02is\x12\x1e\n" +
+	"\x05asked\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x05asked\"\xba\x05\n" +
 	"\fSubscription\x12\x1e\n" +
 	"\x05topic\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05topic\x12\x1e\n" +
 	"\x05group\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05group\x12\x1e\n" +
@@ -1152,7 +1220,7 @@ func file_parley_topic_v1_subscription_proto_rawDescGZIP() []byte {
 }
 
 var file_parley_topic_v1_subscription_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_parley_topic_v1_subscription_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_parley_topic_v1_subscription_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_parley_topic_v1_subscription_proto_goTypes = []any{
 	(SubscriptionState)(0),        // 0: parley.topic.v1.SubscriptionState
 	(Ordering)(0),                 // 1: parley.topic.v1.Ordering
@@ -1164,32 +1232,33 @@ var file_parley_topic_v1_subscription_proto_goTypes = []any{
 	(*FilterClause)(nil),          // 7: parley.topic.v1.FilterClause
 	(*RetryPolicy)(nil),           // 8: parley.topic.v1.RetryPolicy
 	(*SubscriptionConfig)(nil),    // 9: parley.topic.v1.SubscriptionConfig
-	(*Subscription)(nil),          // 10: parley.topic.v1.Subscription
-	(*SubscriptionPartition)(nil), // 11: parley.topic.v1.SubscriptionPartition
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
+	(*SettingDifference)(nil),     // 10: parley.topic.v1.SettingDifference
+	(*Subscription)(nil),          // 11: parley.topic.v1.Subscription
+	(*SubscriptionPartition)(nil), // 12: parley.topic.v1.SubscriptionPartition
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
 }
 var file_parley_topic_v1_subscription_proto_depIdxs = []int32{
-	12, // 0: parley.topic.v1.Position.time:type_name -> google.protobuf.Timestamp
+	13, // 0: parley.topic.v1.Position.time:type_name -> google.protobuf.Timestamp
 	7,  // 1: parley.topic.v1.Filter.clauses:type_name -> parley.topic.v1.FilterClause
 	4,  // 2: parley.topic.v1.FilterClause.operator:type_name -> parley.topic.v1.FilterClause.Operator
-	13, // 3: parley.topic.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
-	13, // 4: parley.topic.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
-	13, // 5: parley.topic.v1.RetryPolicy.lease:type_name -> google.protobuf.Duration
+	14, // 3: parley.topic.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
+	14, // 4: parley.topic.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
+	14, // 5: parley.topic.v1.RetryPolicy.lease:type_name -> google.protobuf.Duration
 	5,  // 6: parley.topic.v1.SubscriptionConfig.start:type_name -> parley.topic.v1.Position
 	6,  // 7: parley.topic.v1.SubscriptionConfig.filter:type_name -> parley.topic.v1.Filter
 	8,  // 8: parley.topic.v1.SubscriptionConfig.retry:type_name -> parley.topic.v1.RetryPolicy
 	1,  // 9: parley.topic.v1.SubscriptionConfig.ordering:type_name -> parley.topic.v1.Ordering
 	2,  // 10: parley.topic.v1.SubscriptionConfig.selection:type_name -> parley.topic.v1.Selection
 	3,  // 11: parley.topic.v1.SubscriptionConfig.exhausted:type_name -> parley.topic.v1.Exhausted
-	13, // 12: parley.topic.v1.SubscriptionConfig.heartbeat_interval:type_name -> google.protobuf.Duration
-	13, // 13: parley.topic.v1.SubscriptionConfig.heartbeat_timeout:type_name -> google.protobuf.Duration
+	14, // 12: parley.topic.v1.SubscriptionConfig.heartbeat_interval:type_name -> google.protobuf.Duration
+	14, // 13: parley.topic.v1.SubscriptionConfig.heartbeat_timeout:type_name -> google.protobuf.Duration
 	0,  // 14: parley.topic.v1.Subscription.state:type_name -> parley.topic.v1.SubscriptionState
 	9,  // 15: parley.topic.v1.Subscription.config:type_name -> parley.topic.v1.SubscriptionConfig
-	12, // 16: parley.topic.v1.Subscription.subscribed_at:type_name -> google.protobuf.Timestamp
-	12, // 17: parley.topic.v1.Subscription.last_active_at:type_name -> google.protobuf.Timestamp
-	12, // 18: parley.topic.v1.Subscription.last_heartbeat_at:type_name -> google.protobuf.Timestamp
-	11, // 19: parley.topic.v1.Subscription.partitions:type_name -> parley.topic.v1.SubscriptionPartition
+	13, // 16: parley.topic.v1.Subscription.subscribed_at:type_name -> google.protobuf.Timestamp
+	13, // 17: parley.topic.v1.Subscription.last_active_at:type_name -> google.protobuf.Timestamp
+	13, // 18: parley.topic.v1.Subscription.last_heartbeat_at:type_name -> google.protobuf.Timestamp
+	12, // 19: parley.topic.v1.Subscription.partitions:type_name -> parley.topic.v1.SubscriptionPartition
 	20, // [20:20] is the sub-list for method output_type
 	20, // [20:20] is the sub-list for method input_type
 	20, // [20:20] is the sub-list for extension type_name
@@ -1214,7 +1283,7 @@ func file_parley_topic_v1_subscription_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_topic_v1_subscription_proto_rawDesc), len(file_parley_topic_v1_subscription_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -11,6 +11,7 @@ import (
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -95,7 +96,10 @@ type CreateSubscriptionResponse struct {
 	// Whether it is new.
 	Created bool `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
 	// Settings that are allowed and not wise, for people.
-	Warnings      []string `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []string `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// Settings of the request that a subscription which was there already has with other values.
+	// UpdateSubscription changes them, except for its start and backfill.
+	Differences   []*SettingDifference `protobuf:"bytes,4,rep,name=differences,proto3" json:"differences,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -151,6 +155,151 @@ func (x *CreateSubscriptionResponse) GetWarnings() []string {
 	return nil
 }
 
+func (x *CreateSubscriptionResponse) GetDifferences() []*SettingDifference {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
+}
+
+// UpdateSubscriptionRequest says what changes.
+type UpdateSubscriptionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The topic.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// The group; $queue for that of a queue.
+	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	// The new values.
+	Config *SubscriptionConfig `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
+	// The settings that change, such as retry.lease or filter. One that config does not set gets
+	// its default. Without a mask, the settings that config sets change.
+	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,4,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
+	// If set, the subscription must have this etag.
+	Etag          string `protobuf:"bytes,5,opt,name=etag,proto3" json:"etag,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateSubscriptionRequest) Reset() {
+	*x = UpdateSubscriptionRequest{}
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateSubscriptionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateSubscriptionRequest) ProtoMessage() {}
+
+func (x *UpdateSubscriptionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateSubscriptionRequest.ProtoReflect.Descriptor instead.
+func (*UpdateSubscriptionRequest) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *UpdateSubscriptionRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *UpdateSubscriptionRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *UpdateSubscriptionRequest) GetConfig() *SubscriptionConfig {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *UpdateSubscriptionRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.UpdateMask
+	}
+	return nil
+}
+
+func (x *UpdateSubscriptionRequest) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
+}
+
+// UpdateSubscriptionResponse holds the subscription.
+type UpdateSubscriptionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The subscription as it is now.
+	Subscription *Subscription `protobuf:"bytes,1,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	// Settings that are allowed and not wise, for people.
+	Warnings      []string `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateSubscriptionResponse) Reset() {
+	*x = UpdateSubscriptionResponse{}
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateSubscriptionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateSubscriptionResponse) ProtoMessage() {}
+
+func (x *UpdateSubscriptionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateSubscriptionResponse.ProtoReflect.Descriptor instead.
+func (*UpdateSubscriptionResponse) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *UpdateSubscriptionResponse) GetSubscription() *Subscription {
+	if x != nil {
+		return x.Subscription
+	}
+	return nil
+}
+
+func (x *UpdateSubscriptionResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 // GetSubscriptionRequest names a subscription.
 type GetSubscriptionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -164,7 +313,7 @@ type GetSubscriptionRequest struct {
 
 func (x *GetSubscriptionRequest) Reset() {
 	*x = GetSubscriptionRequest{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[2]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -176,7 +325,7 @@ func (x *GetSubscriptionRequest) String() string {
 func (*GetSubscriptionRequest) ProtoMessage() {}
 
 func (x *GetSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[2]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -189,7 +338,7 @@ func (x *GetSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*GetSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{2}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GetSubscriptionRequest) GetTopic() string {
@@ -217,7 +366,7 @@ type GetSubscriptionResponse struct {
 
 func (x *GetSubscriptionResponse) Reset() {
 	*x = GetSubscriptionResponse{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[3]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -229,7 +378,7 @@ func (x *GetSubscriptionResponse) String() string {
 func (*GetSubscriptionResponse) ProtoMessage() {}
 
 func (x *GetSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[3]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -242,7 +391,7 @@ func (x *GetSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*GetSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{3}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetSubscriptionResponse) GetSubscription() *Subscription {
@@ -267,7 +416,7 @@ type ListSubscriptionsRequest struct {
 
 func (x *ListSubscriptionsRequest) Reset() {
 	*x = ListSubscriptionsRequest{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[4]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -279,7 +428,7 @@ func (x *ListSubscriptionsRequest) String() string {
 func (*ListSubscriptionsRequest) ProtoMessage() {}
 
 func (x *ListSubscriptionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[4]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -292,7 +441,7 @@ func (x *ListSubscriptionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSubscriptionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSubscriptionsRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{4}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListSubscriptionsRequest) GetTopic() string {
@@ -329,7 +478,7 @@ type ListSubscriptionsResponse struct {
 
 func (x *ListSubscriptionsResponse) Reset() {
 	*x = ListSubscriptionsResponse{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[5]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -341,7 +490,7 @@ func (x *ListSubscriptionsResponse) String() string {
 func (*ListSubscriptionsResponse) ProtoMessage() {}
 
 func (x *ListSubscriptionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[5]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -354,7 +503,7 @@ func (x *ListSubscriptionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSubscriptionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSubscriptionsResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{5}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListSubscriptionsResponse) GetSubscriptions() []*Subscription {
@@ -384,7 +533,7 @@ type PauseSubscriptionRequest struct {
 
 func (x *PauseSubscriptionRequest) Reset() {
 	*x = PauseSubscriptionRequest{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[6]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -396,7 +545,7 @@ func (x *PauseSubscriptionRequest) String() string {
 func (*PauseSubscriptionRequest) ProtoMessage() {}
 
 func (x *PauseSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[6]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -409,7 +558,7 @@ func (x *PauseSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*PauseSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{6}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PauseSubscriptionRequest) GetTopic() string {
@@ -437,7 +586,7 @@ type PauseSubscriptionResponse struct {
 
 func (x *PauseSubscriptionResponse) Reset() {
 	*x = PauseSubscriptionResponse{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[7]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -449,7 +598,7 @@ func (x *PauseSubscriptionResponse) String() string {
 func (*PauseSubscriptionResponse) ProtoMessage() {}
 
 func (x *PauseSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[7]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -462,7 +611,7 @@ func (x *PauseSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*PauseSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{7}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PauseSubscriptionResponse) GetSubscription() *Subscription {
@@ -485,7 +634,7 @@ type ResumeSubscriptionRequest struct {
 
 func (x *ResumeSubscriptionRequest) Reset() {
 	*x = ResumeSubscriptionRequest{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[8]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +646,7 @@ func (x *ResumeSubscriptionRequest) String() string {
 func (*ResumeSubscriptionRequest) ProtoMessage() {}
 
 func (x *ResumeSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[8]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +659,7 @@ func (x *ResumeSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*ResumeSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{8}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ResumeSubscriptionRequest) GetTopic() string {
@@ -538,7 +687,7 @@ type ResumeSubscriptionResponse struct {
 
 func (x *ResumeSubscriptionResponse) Reset() {
 	*x = ResumeSubscriptionResponse{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[9]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +699,7 @@ func (x *ResumeSubscriptionResponse) String() string {
 func (*ResumeSubscriptionResponse) ProtoMessage() {}
 
 func (x *ResumeSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[9]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +712,7 @@ func (x *ResumeSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*ResumeSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{9}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ResumeSubscriptionResponse) GetSubscription() *Subscription {
@@ -586,7 +735,7 @@ type CancelSubscriptionRequest struct {
 
 func (x *CancelSubscriptionRequest) Reset() {
 	*x = CancelSubscriptionRequest{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[10]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +747,7 @@ func (x *CancelSubscriptionRequest) String() string {
 func (*CancelSubscriptionRequest) ProtoMessage() {}
 
 func (x *CancelSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[10]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +760,7 @@ func (x *CancelSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*CancelSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{10}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CancelSubscriptionRequest) GetTopic() string {
@@ -639,7 +788,7 @@ type CancelSubscriptionResponse struct {
 
 func (x *CancelSubscriptionResponse) Reset() {
 	*x = CancelSubscriptionResponse{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[11]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +800,7 @@ func (x *CancelSubscriptionResponse) String() string {
 func (*CancelSubscriptionResponse) ProtoMessage() {}
 
 func (x *CancelSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[11]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +813,7 @@ func (x *CancelSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*CancelSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{11}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CancelSubscriptionResponse) GetSubscription() *Subscription {
@@ -691,7 +840,7 @@ type SeekSubscriptionRequest struct {
 
 func (x *SeekSubscriptionRequest) Reset() {
 	*x = SeekSubscriptionRequest{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[12]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -703,7 +852,7 @@ func (x *SeekSubscriptionRequest) String() string {
 func (*SeekSubscriptionRequest) ProtoMessage() {}
 
 func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[12]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -716,7 +865,7 @@ func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{12}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SeekSubscriptionRequest) GetTopic() string {
@@ -758,7 +907,7 @@ type SeekSubscriptionResponse struct {
 
 func (x *SeekSubscriptionResponse) Reset() {
 	*x = SeekSubscriptionResponse{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[13]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -770,7 +919,7 @@ func (x *SeekSubscriptionResponse) String() string {
 func (*SeekSubscriptionResponse) ProtoMessage() {}
 
 func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[13]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -783,7 +932,7 @@ func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{13}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SeekSubscriptionResponse) GetSeeks() []*Seek {
@@ -815,7 +964,7 @@ type Seek struct {
 
 func (x *Seek) Reset() {
 	*x = Seek{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[14]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -827,7 +976,7 @@ func (x *Seek) String() string {
 func (*Seek) ProtoMessage() {}
 
 func (x *Seek) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[14]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -840,7 +989,7 @@ func (x *Seek) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Seek.ProtoReflect.Descriptor instead.
 func (*Seek) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{14}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Seek) GetPartition() int32 {
@@ -900,7 +1049,7 @@ type UnparkKeysRequest struct {
 
 func (x *UnparkKeysRequest) Reset() {
 	*x = UnparkKeysRequest{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[15]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1061,7 @@ func (x *UnparkKeysRequest) String() string {
 func (*UnparkKeysRequest) ProtoMessage() {}
 
 func (x *UnparkKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[15]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1074,7 @@ func (x *UnparkKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnparkKeysRequest.ProtoReflect.Descriptor instead.
 func (*UnparkKeysRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{15}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UnparkKeysRequest) GetTopic() string {
@@ -960,7 +1109,7 @@ type UnparkKeysResponse struct {
 
 func (x *UnparkKeysResponse) Reset() {
 	*x = UnparkKeysResponse{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[16]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -972,7 +1121,7 @@ func (x *UnparkKeysResponse) String() string {
 func (*UnparkKeysResponse) ProtoMessage() {}
 
 func (x *UnparkKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[16]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -985,7 +1134,7 @@ func (x *UnparkKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnparkKeysResponse.ProtoReflect.Descriptor instead.
 func (*UnparkKeysResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{16}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UnparkKeysResponse) GetMessages() int64 {
@@ -1008,7 +1157,7 @@ type HeartbeatRequest struct {
 
 func (x *HeartbeatRequest) Reset() {
 	*x = HeartbeatRequest{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[17]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1169,7 @@ func (x *HeartbeatRequest) String() string {
 func (*HeartbeatRequest) ProtoMessage() {}
 
 func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[17]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1182,7 @@ func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{17}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HeartbeatRequest) GetTopic() string {
@@ -1063,7 +1212,7 @@ type HeartbeatResponse struct {
 
 func (x *HeartbeatResponse) Reset() {
 	*x = HeartbeatResponse{}
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[18]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1224,7 @@ func (x *HeartbeatResponse) String() string {
 func (*HeartbeatResponse) ProtoMessage() {}
 
 func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[18]
+	mi := &file_parley_topic_v1_subscription_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1237,7 @@ func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{18}
+	return file_parley_topic_v1_subscription_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HeartbeatResponse) GetState() SubscriptionState {
@@ -1109,16 +1258,29 @@ var File_parley_topic_v1_subscription_service_proto protoreflect.FileDescriptor
 
 const file_parley_topic_v1_subscription_service_proto_rawDesc = "" +
 	"\n" +
-	"*parley/topic/v1/subscription_service.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\"parley/topic/v1/subscription.proto\"\xbb\x01\n" +
+	"*parley/topic/v1/subscription_service.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a google/protobuf/field_mask.proto\x1a\"parley/topic/v1/subscription.proto\"\xbb\x01\n" +
 	"\x19CreateSubscriptionRequest\x12 \n" +
 	"\x05topic\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\x12?\n" +
 	"\x05group\x18\x02 \x01(\tB)\xbaH&r$2\"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$R\x05group\x12;\n" +
-	"\x06config\x18\x03 \x01(\v2#.parley.topic.v1.SubscriptionConfigR\x06config\"\xa6\x01\n" +
+	"\x06config\x18\x03 \x01(\v2#.parley.topic.v1.SubscriptionConfigR\x06config\"\xf6\x01\n" +
 	"\x1aCreateSubscriptionResponse\x12A\n" +
 	"\fsubscription\x18\x01 \x01(\v2\x1d.parley.topic.v1.SubscriptionR\fsubscription\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\x12+\n" +
-	"\bwarnings\x18\x03 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\x18\xe8\aR\bwarnings\"\\\n" +
+	"\bwarnings\x18\x03 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\x18\xe8\aR\bwarnings\x12N\n" +
+	"\vdifferences\x18\x04 \x03(\v2\".parley.topic.v1.SettingDifferenceB\b\xbaH\x05\x92\x01\x02\x10 R\vdifferences\"\xf6\x01\n" +
+	"\x19UpdateSubscriptionRequest\x12 \n" +
+	"\x05topic\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\x12 \n" +
+	"\x05group\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05group\x12;\n" +
+	"\x06config\x18\x03 \x01(\v2#.parley.topic.v1.SubscriptionConfigR\x06config\x12;\n" +
+	"\vupdate_mask\x18\x04 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
+	"updateMask\x12\x1b\n" +
+	"\x04etag\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\"\x8c\x01\n" +
+	"\x1aUpdateSubscriptionResponse\x12A\n" +
+	"\fsubscription\x18\x01 \x01(\v2\x1d.parley.topic.v1.SubscriptionR\fsubscription\x12+\n" +
+	"\bwarnings\x18\x02 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\x18\xe8\aR\bwarnings\"\\\n" +
 	"\x16GetSubscriptionRequest\x12 \n" +
 	"\x05topic\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\x12 \n" +
@@ -1190,9 +1352,10 @@ const file_parley_topic_v1_subscription_service_proto_rawDesc = "" +
 	"\x05state\x18\x01 \x01(\x0e2\".parley.topic.v1.SubscriptionStateR\x05state\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x03R\n" +
-	"generation2\xd8\v\n" +
+	"generation2\x81\r\n" +
 	"\x13SubscriptionService\x12\x9e\x01\n" +
-	"\x12CreateSubscription\x12*.parley.topic.v1.CreateSubscriptionRequest\x1a+.parley.topic.v1.CreateSubscriptionResponse\"/\x82\xd3\xe4\x93\x02):\x01*\"$/api/v1/topics/{topic}/subscriptions\x12\x9d\x01\n" +
+	"\x12CreateSubscription\x12*.parley.topic.v1.CreateSubscriptionRequest\x1a+.parley.topic.v1.CreateSubscriptionResponse\"/\x82\xd3\xe4\x93\x02):\x01*\"$/api/v1/topics/{topic}/subscriptions\x12\xa6\x01\n" +
+	"\x12UpdateSubscription\x12*.parley.topic.v1.UpdateSubscriptionRequest\x1a+.parley.topic.v1.UpdateSubscriptionResponse\"7\x82\xd3\xe4\x93\x021:\x01*2,/api/v1/topics/{topic}/subscriptions/{group}\x12\x9d\x01\n" +
 	"\x0fGetSubscription\x12'.parley.topic.v1.GetSubscriptionRequest\x1a(.parley.topic.v1.GetSubscriptionResponse\"7\x82\xd3\xe4\x93\x02.\x12,/api/v1/topics/{topic}/subscriptions/{group}\x90\x02\x01\x12\x9b\x01\n" +
 	"\x11ListSubscriptions\x12).parley.topic.v1.ListSubscriptionsRequest\x1a*.parley.topic.v1.ListSubscriptionsResponse\"/\x82\xd3\xe4\x93\x02&\x12$/api/v1/topics/{topic}/subscriptions\x90\x02\x01\x12\xa9\x01\n" +
 	"\x11PauseSubscription\x12).parley.topic.v1.PauseSubscriptionRequest\x1a*.parley.topic.v1.PauseSubscriptionResponse\"=\x82\xd3\xe4\x93\x027:\x01*\"2/api/v1/topics/{topic}/subscriptions/{group}:pause\x12\xad\x01\n" +
@@ -1216,66 +1379,76 @@ func file_parley_topic_v1_subscription_service_proto_rawDescGZIP() []byte {
 	return file_parley_topic_v1_subscription_service_proto_rawDescData
 }
 
-var file_parley_topic_v1_subscription_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_parley_topic_v1_subscription_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_parley_topic_v1_subscription_service_proto_goTypes = []any{
 	(*CreateSubscriptionRequest)(nil),  // 0: parley.topic.v1.CreateSubscriptionRequest
 	(*CreateSubscriptionResponse)(nil), // 1: parley.topic.v1.CreateSubscriptionResponse
-	(*GetSubscriptionRequest)(nil),     // 2: parley.topic.v1.GetSubscriptionRequest
-	(*GetSubscriptionResponse)(nil),    // 3: parley.topic.v1.GetSubscriptionResponse
-	(*ListSubscriptionsRequest)(nil),   // 4: parley.topic.v1.ListSubscriptionsRequest
-	(*ListSubscriptionsResponse)(nil),  // 5: parley.topic.v1.ListSubscriptionsResponse
-	(*PauseSubscriptionRequest)(nil),   // 6: parley.topic.v1.PauseSubscriptionRequest
-	(*PauseSubscriptionResponse)(nil),  // 7: parley.topic.v1.PauseSubscriptionResponse
-	(*ResumeSubscriptionRequest)(nil),  // 8: parley.topic.v1.ResumeSubscriptionRequest
-	(*ResumeSubscriptionResponse)(nil), // 9: parley.topic.v1.ResumeSubscriptionResponse
-	(*CancelSubscriptionRequest)(nil),  // 10: parley.topic.v1.CancelSubscriptionRequest
-	(*CancelSubscriptionResponse)(nil), // 11: parley.topic.v1.CancelSubscriptionResponse
-	(*SeekSubscriptionRequest)(nil),    // 12: parley.topic.v1.SeekSubscriptionRequest
-	(*SeekSubscriptionResponse)(nil),   // 13: parley.topic.v1.SeekSubscriptionResponse
-	(*Seek)(nil),                       // 14: parley.topic.v1.Seek
-	(*UnparkKeysRequest)(nil),          // 15: parley.topic.v1.UnparkKeysRequest
-	(*UnparkKeysResponse)(nil),         // 16: parley.topic.v1.UnparkKeysResponse
-	(*HeartbeatRequest)(nil),           // 17: parley.topic.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),          // 18: parley.topic.v1.HeartbeatResponse
-	(*SubscriptionConfig)(nil),         // 19: parley.topic.v1.SubscriptionConfig
-	(*Subscription)(nil),               // 20: parley.topic.v1.Subscription
-	(*Position)(nil),                   // 21: parley.topic.v1.Position
-	(SubscriptionState)(0),             // 22: parley.topic.v1.SubscriptionState
+	(*UpdateSubscriptionRequest)(nil),  // 2: parley.topic.v1.UpdateSubscriptionRequest
+	(*UpdateSubscriptionResponse)(nil), // 3: parley.topic.v1.UpdateSubscriptionResponse
+	(*GetSubscriptionRequest)(nil),     // 4: parley.topic.v1.GetSubscriptionRequest
+	(*GetSubscriptionResponse)(nil),    // 5: parley.topic.v1.GetSubscriptionResponse
+	(*ListSubscriptionsRequest)(nil),   // 6: parley.topic.v1.ListSubscriptionsRequest
+	(*ListSubscriptionsResponse)(nil),  // 7: parley.topic.v1.ListSubscriptionsResponse
+	(*PauseSubscriptionRequest)(nil),   // 8: parley.topic.v1.PauseSubscriptionRequest
+	(*PauseSubscriptionResponse)(nil),  // 9: parley.topic.v1.PauseSubscriptionResponse
+	(*ResumeSubscriptionRequest)(nil),  // 10: parley.topic.v1.ResumeSubscriptionRequest
+	(*ResumeSubscriptionResponse)(nil), // 11: parley.topic.v1.ResumeSubscriptionResponse
+	(*CancelSubscriptionRequest)(nil),  // 12: parley.topic.v1.CancelSubscriptionRequest
+	(*CancelSubscriptionResponse)(nil), // 13: parley.topic.v1.CancelSubscriptionResponse
+	(*SeekSubscriptionRequest)(nil),    // 14: parley.topic.v1.SeekSubscriptionRequest
+	(*SeekSubscriptionResponse)(nil),   // 15: parley.topic.v1.SeekSubscriptionResponse
+	(*Seek)(nil),                       // 16: parley.topic.v1.Seek
+	(*UnparkKeysRequest)(nil),          // 17: parley.topic.v1.UnparkKeysRequest
+	(*UnparkKeysResponse)(nil),         // 18: parley.topic.v1.UnparkKeysResponse
+	(*HeartbeatRequest)(nil),           // 19: parley.topic.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),          // 20: parley.topic.v1.HeartbeatResponse
+	(*SubscriptionConfig)(nil),         // 21: parley.topic.v1.SubscriptionConfig
+	(*Subscription)(nil),               // 22: parley.topic.v1.Subscription
+	(*SettingDifference)(nil),          // 23: parley.topic.v1.SettingDifference
+	(*fieldmaskpb.FieldMask)(nil),      // 24: google.protobuf.FieldMask
+	(*Position)(nil),                   // 25: parley.topic.v1.Position
+	(SubscriptionState)(0),             // 26: parley.topic.v1.SubscriptionState
 }
 var file_parley_topic_v1_subscription_service_proto_depIdxs = []int32{
-	19, // 0: parley.topic.v1.CreateSubscriptionRequest.config:type_name -> parley.topic.v1.SubscriptionConfig
-	20, // 1: parley.topic.v1.CreateSubscriptionResponse.subscription:type_name -> parley.topic.v1.Subscription
-	20, // 2: parley.topic.v1.GetSubscriptionResponse.subscription:type_name -> parley.topic.v1.Subscription
-	20, // 3: parley.topic.v1.ListSubscriptionsResponse.subscriptions:type_name -> parley.topic.v1.Subscription
-	20, // 4: parley.topic.v1.PauseSubscriptionResponse.subscription:type_name -> parley.topic.v1.Subscription
-	20, // 5: parley.topic.v1.ResumeSubscriptionResponse.subscription:type_name -> parley.topic.v1.Subscription
-	20, // 6: parley.topic.v1.CancelSubscriptionResponse.subscription:type_name -> parley.topic.v1.Subscription
-	21, // 7: parley.topic.v1.SeekSubscriptionRequest.to:type_name -> parley.topic.v1.Position
-	14, // 8: parley.topic.v1.SeekSubscriptionResponse.seeks:type_name -> parley.topic.v1.Seek
-	22, // 9: parley.topic.v1.HeartbeatResponse.state:type_name -> parley.topic.v1.SubscriptionState
-	0,  // 10: parley.topic.v1.SubscriptionService.CreateSubscription:input_type -> parley.topic.v1.CreateSubscriptionRequest
-	2,  // 11: parley.topic.v1.SubscriptionService.GetSubscription:input_type -> parley.topic.v1.GetSubscriptionRequest
-	4,  // 12: parley.topic.v1.SubscriptionService.ListSubscriptions:input_type -> parley.topic.v1.ListSubscriptionsRequest
-	6,  // 13: parley.topic.v1.SubscriptionService.PauseSubscription:input_type -> parley.topic.v1.PauseSubscriptionRequest
-	8,  // 14: parley.topic.v1.SubscriptionService.ResumeSubscription:input_type -> parley.topic.v1.ResumeSubscriptionRequest
-	10, // 15: parley.topic.v1.SubscriptionService.CancelSubscription:input_type -> parley.topic.v1.CancelSubscriptionRequest
-	12, // 16: parley.topic.v1.SubscriptionService.SeekSubscription:input_type -> parley.topic.v1.SeekSubscriptionRequest
-	15, // 17: parley.topic.v1.SubscriptionService.UnparkKeys:input_type -> parley.topic.v1.UnparkKeysRequest
-	17, // 18: parley.topic.v1.SubscriptionService.Heartbeat:input_type -> parley.topic.v1.HeartbeatRequest
-	1,  // 19: parley.topic.v1.SubscriptionService.CreateSubscription:output_type -> parley.topic.v1.CreateSubscriptionResponse
-	3,  // 20: parley.topic.v1.SubscriptionService.GetSubscription:output_type -> parley.topic.v1.GetSubscriptionResponse
-	5,  // 21: parley.topic.v1.SubscriptionService.ListSubscriptions:output_type -> parley.topic.v1.ListSubscriptionsResponse
-	7,  // 22: parley.topic.v1.SubscriptionService.PauseSubscription:output_type -> parley.topic.v1.PauseSubscriptionResponse
-	9,  // 23: parley.topic.v1.SubscriptionService.ResumeSubscription:output_type -> parley.topic.v1.ResumeSubscriptionResponse
-	11, // 24: parley.topic.v1.SubscriptionService.CancelSubscription:output_type -> parley.topic.v1.CancelSubscriptionResponse
-	13, // 25: parley.topic.v1.SubscriptionService.SeekSubscription:output_type -> parley.topic.v1.SeekSubscriptionResponse
-	16, // 26: parley.topic.v1.SubscriptionService.UnparkKeys:output_type -> parley.topic.v1.UnparkKeysResponse
-	18, // 27: parley.topic.v1.SubscriptionService.Heartbeat:output_type -> parley.topic.v1.HeartbeatResponse
-	19, // [19:28] is the sub-list for method output_type
-	10, // [10:19] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	21, // 0: parley.topic.v1.CreateSubscriptionRequest.config:type_name -> parley.topic.v1.SubscriptionConfig
+	22, // 1: parley.topic.v1.CreateSubscriptionResponse.subscription:type_name -> parley.topic.v1.Subscription
+	23, // 2: parley.topic.v1.CreateSubscriptionResponse.differences:type_name -> parley.topic.v1.SettingDifference
+	21, // 3: parley.topic.v1.UpdateSubscriptionRequest.config:type_name -> parley.topic.v1.SubscriptionConfig
+	24, // 4: parley.topic.v1.UpdateSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	22, // 5: parley.topic.v1.UpdateSubscriptionResponse.subscription:type_name -> parley.topic.v1.Subscription
+	22, // 6: parley.topic.v1.GetSubscriptionResponse.subscription:type_name -> parley.topic.v1.Subscription
+	22, // 7: parley.topic.v1.ListSubscriptionsResponse.subscriptions:type_name -> parley.topic.v1.Subscription
+	22, // 8: parley.topic.v1.PauseSubscriptionResponse.subscription:type_name -> parley.topic.v1.Subscription
+	22, // 9: parley.topic.v1.ResumeSubscriptionResponse.subscription:type_name -> parley.topic.v1.Subscription
+	22, // 10: parley.topic.v1.CancelSubscriptionResponse.subscription:type_name -> parley.topic.v1.Subscription
+	25, // 11: parley.topic.v1.SeekSubscriptionRequest.to:type_name -> parley.topic.v1.Position
+	16, // 12: parley.topic.v1.SeekSubscriptionResponse.seeks:type_name -> parley.topic.v1.Seek
+	26, // 13: parley.topic.v1.HeartbeatResponse.state:type_name -> parley.topic.v1.SubscriptionState
+	0,  // 14: parley.topic.v1.SubscriptionService.CreateSubscription:input_type -> parley.topic.v1.CreateSubscriptionRequest
+	2,  // 15: parley.topic.v1.SubscriptionService.UpdateSubscription:input_type -> parley.topic.v1.UpdateSubscriptionRequest
+	4,  // 16: parley.topic.v1.SubscriptionService.GetSubscription:input_type -> parley.topic.v1.GetSubscriptionRequest
+	6,  // 17: parley.topic.v1.SubscriptionService.ListSubscriptions:input_type -> parley.topic.v1.ListSubscriptionsRequest
+	8,  // 18: parley.topic.v1.SubscriptionService.PauseSubscription:input_type -> parley.topic.v1.PauseSubscriptionRequest
+	10, // 19: parley.topic.v1.SubscriptionService.ResumeSubscription:input_type -> parley.topic.v1.ResumeSubscriptionRequest
+	12, // 20: parley.topic.v1.SubscriptionService.CancelSubscription:input_type -> parley.topic.v1.CancelSubscriptionRequest
+	14, // 21: parley.topic.v1.SubscriptionService.SeekSubscription:input_type -> parley.topic.v1.SeekSubscriptionRequest
+	17, // 22: parley.topic.v1.SubscriptionService.UnparkKeys:input_type -> parley.topic.v1.UnparkKeysRequest
+	19, // 23: parley.topic.v1.SubscriptionService.Heartbeat:input_type -> parley.topic.v1.HeartbeatRequest
+	1,  // 24: parley.topic.v1.SubscriptionService.CreateSubscription:output_type -> parley.topic.v1.CreateSubscriptionResponse
+	3,  // 25: parley.topic.v1.SubscriptionService.UpdateSubscription:output_type -> parley.topic.v1.UpdateSubscriptionResponse
+	5,  // 26: parley.topic.v1.SubscriptionService.GetSubscription:output_type -> parley.topic.v1.GetSubscriptionResponse
+	7,  // 27: parley.topic.v1.SubscriptionService.ListSubscriptions:output_type -> parley.topic.v1.ListSubscriptionsResponse
+	9,  // 28: parley.topic.v1.SubscriptionService.PauseSubscription:output_type -> parley.topic.v1.PauseSubscriptionResponse
+	11, // 29: parley.topic.v1.SubscriptionService.ResumeSubscription:output_type -> parley.topic.v1.ResumeSubscriptionResponse
+	13, // 30: parley.topic.v1.SubscriptionService.CancelSubscription:output_type -> parley.topic.v1.CancelSubscriptionResponse
+	15, // 31: parley.topic.v1.SubscriptionService.SeekSubscription:output_type -> parley.topic.v1.SeekSubscriptionResponse
+	18, // 32: parley.topic.v1.SubscriptionService.UnparkKeys:output_type -> parley.topic.v1.UnparkKeysResponse
+	20, // 33: parley.topic.v1.SubscriptionService.Heartbeat:output_type -> parley.topic.v1.HeartbeatResponse
+	24, // [24:34] is the sub-list for method output_type
+	14, // [14:24] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_parley_topic_v1_subscription_service_proto_init() }
@@ -1290,7 +1463,7 @@ func file_parley_topic_v1_subscription_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_topic_v1_subscription_service_proto_rawDesc), len(file_parley_topic_v1_subscription_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

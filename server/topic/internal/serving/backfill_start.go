@@ -75,6 +75,24 @@ func (r *Backfills) plan(old *topicv1.Backfill, q *topicv1.StartBackfillRequest)
 	return b
 }
 
+// Differences are what a request asks for and the backfill of a subscription has with another
+// value. The caller holds the topic's lock.
+func (r *Backfills) Differences(
+	sub *storage.Subscription, q *topicv1.StartBackfillRequest,
+) ([]*topicv1.SettingDifference, error) {
+	is, err := row(sub)
+	if err != nil {
+		return nil, err
+	}
+	asked := &topicv1.Backfill{
+		Scope: q.GetScope(), From: q.GetFrom(), MaxMessages: q.GetMaxMessages(), Limits: q.GetLimits(),
+	}
+	if q.GetPreset() != 0 {
+		asked.Limits = Limits(q.GetPreset(), q.GetLimits())
+	}
+	return storage.Differences(is, asked)
+}
+
 // begin gives the group its messages in all partitions, and stores that.
 func (r *Backfills) begin(ctx context.Context, l *OpenTopic, sub *storage.Subscription, b *topicv1.Backfill) error {
 	from := make([]int64, len(l.Parts))

@@ -47,6 +47,7 @@ type Group struct {
 	mu       sync.Mutex
 	sessions map[string]*Session // by member
 	places   *Places             // that they take
+	keyOrder atomic.Bool         // one message of a key at a time
 	waiting  []*Session
 	state    topicv1.SubscriptionState
 	closed   bool
@@ -74,10 +75,12 @@ func NewGroup(c GroupConfig, state topicv1.SubscriptionState) *Group {
 	if c.AfterFunc == nil {
 		c.AfterFunc = func(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
 	}
-	return &Group{
+	g := &Group{
 		cfg: c, parts: make([]part, len(c.Parts)), sessions: map[string]*Session{}, state: state,
 		places: memberPlaces(c.Name),
 	}
+	g.keyOrder.Store(c.KeyOrder)
+	return g
 }
 
 // Wake says that a partition may have something to deliver.

@@ -27,6 +27,16 @@ func (p *Heartbeats) Init(sub *storage.Subscription, now time.Time) {
 	p.due = now.Add(rand.N(p.interval))
 }
 
+// Every changes the interval.
+func (p *Heartbeats) Every(interval time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.interval = interval
+	if latest := time.UnixMilli(p.at).Add(interval); p.at > 0 && latest.Before(p.due) {
+		p.due = latest
+	}
+}
+
 // Record says that a member was heard from. If nobody was for long, the row is written at a
 // time within the interval that is not that of other groups.
 func (p *Heartbeats) Record(now time.Time) {

@@ -151,7 +151,7 @@ func (s *Session) settle(
 				})
 			}
 		}
-		if g.cfg.KeyOrder {
+		if g.keyOrder.Load() {
 			g.Wake(n)
 		}
 	}

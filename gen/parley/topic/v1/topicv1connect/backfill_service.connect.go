@@ -51,7 +51,8 @@ const (
 type BackfillServiceClient interface {
 	// StartBackfill starts a backfill, or continues one that was cancelled or failed, with its
 	// own place, scope and number of messages. One that runs is returned as it is, and so is
-	// one that is completed, unless another one is asked for. One of 100,000 messages or less
+	// one that is completed, unless another one is asked for; differences says in what it is not
+	// the one that was asked for. One of 100,000 messages or less
 	// is waited for while members take them, for 10 s at most.
 	StartBackfill(context.Context, *v1.StartBackfillRequest) (*v1.StartBackfillResponse, error)
 	// CancelBackfill stops a backfill. What members have stays theirs; the rest is not the
@@ -148,7 +149,8 @@ func (c *backfillServiceClient) WatchBackfill(ctx context.Context, req *v1.Watch
 type BackfillServiceHandler interface {
 	// StartBackfill starts a backfill, or continues one that was cancelled or failed, with its
 	// own place, scope and number of messages. One that runs is returned as it is, and so is
-	// one that is completed, unless another one is asked for. One of 100,000 messages or less
+	// one that is completed, unless another one is asked for; differences says in what it is not
+	// the one that was asked for. One of 100,000 messages or less
 	// is waited for while members take them, for 10 s at most.
 	StartBackfill(context.Context, *v1.StartBackfillRequest) (*v1.StartBackfillResponse, error)
 	// CancelBackfill stops a backfill. What members have stays theirs; the rest is not the

@@ -36,6 +36,9 @@ const (
 	// SubscriptionServiceCreateSubscriptionProcedure is the fully-qualified name of the
 	// SubscriptionService's CreateSubscription RPC.
 	SubscriptionServiceCreateSubscriptionProcedure = "/parley.topic.v1.SubscriptionService/CreateSubscription"
+	// SubscriptionServiceUpdateSubscriptionProcedure is the fully-qualified name of the
+	// SubscriptionService's UpdateSubscription RPC.
+	SubscriptionServiceUpdateSubscriptionProcedure = "/parley.topic.v1.SubscriptionService/UpdateSubscription"
 	// SubscriptionServiceGetSubscriptionProcedure is the fully-qualified name of the
 	// SubscriptionService's GetSubscription RPC.
 	SubscriptionServiceGetSubscriptionProcedure = "/parley.topic.v1.SubscriptionService/GetSubscription"
@@ -65,9 +68,15 @@ const (
 // SubscriptionServiceClient is a client for the parley.topic.v1.SubscriptionService service.
 type SubscriptionServiceClient interface {
 	// CreateSubscription registers a group, which receives from then on. If the group has
-	// a subscription that has not ended, that is returned. After one that was cancelled
-	// the new one is another generation with a start of its own.
+	// a subscription that has not ended, that is returned as it is, with the settings in which it
+	// differs from the request. After one that was cancelled the new one is another generation
+	// with a start of its own.
 	CreateSubscription(context.Context, *v1.CreateSubscriptionRequest) (*v1.CreateSubscriptionResponse, error)
+	// UpdateSubscription changes settings of a subscription, or of the group $queue. The sessions
+	// of the group end with DRAINING, which counts no attempt: members attach again and get the
+	// new settings. What is acknowledged stays so. The start and backfill of a subscription
+	// cannot be changed.
+	UpdateSubscription(context.Context, *v1.UpdateSubscriptionRequest) (*v1.UpdateSubscriptionResponse, error)
 	// GetSubscription returns a subscription with its places.
 	GetSubscription(context.Context, *v1.GetSubscriptionRequest) (*v1.GetSubscriptionResponse, error)
 	// ListSubscriptions returns a topic's subscriptions by group.
@@ -103,6 +112,12 @@ func NewSubscriptionServiceClient(httpClient connect.HTTPClient, baseURL string,
 			httpClient,
 			baseURL+SubscriptionServiceCreateSubscriptionProcedure,
 			connect.WithSchema(subscriptionServiceMethods.ByName("CreateSubscription")),
+			connect.WithClientOptions(opts...),
+		),
+		updateSubscription: connect.NewClient[v1.UpdateSubscriptionRequest, v1.UpdateSubscriptionResponse](
+			httpClient,
+			baseURL+SubscriptionServiceUpdateSubscriptionProcedure,
+			connect.WithSchema(subscriptionServiceMethods.ByName("UpdateSubscription")),
 			connect.WithClientOptions(opts...),
 		),
 		getSubscription: connect.NewClient[v1.GetSubscriptionRequest, v1.GetSubscriptionResponse](
@@ -161,6 +176,7 @@ func NewSubscriptionServiceClient(httpClient connect.HTTPClient, baseURL string,
 // subscriptionServiceClient implements SubscriptionServiceClient.
 type subscriptionServiceClient struct {
 	createSubscription *connect.Client[v1.CreateSubscriptionRequest, v1.CreateSubscriptionResponse]
+	updateSubscription *connect.Client[v1.UpdateSubscriptionRequest, v1.UpdateSubscriptionResponse]
 	getSubscription    *connect.Client[v1.GetSubscriptionRequest, v1.GetSubscriptionResponse]
 	listSubscriptions  *connect.Client[v1.ListSubscriptionsRequest, v1.ListSubscriptionsResponse]
 	pauseSubscription  *connect.Client[v1.PauseSubscriptionRequest, v1.PauseSubscriptionResponse]
@@ -174,6 +190,15 @@ type subscriptionServiceClient struct {
 // CreateSubscription calls parley.topic.v1.SubscriptionService.CreateSubscription.
 func (c *subscriptionServiceClient) CreateSubscription(ctx context.Context, req *v1.CreateSubscriptionRequest) (*v1.CreateSubscriptionResponse, error) {
 	response, err := c.createSubscription.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// UpdateSubscription calls parley.topic.v1.SubscriptionService.UpdateSubscription.
+func (c *subscriptionServiceClient) UpdateSubscription(ctx context.Context, req *v1.UpdateSubscriptionRequest) (*v1.UpdateSubscriptionResponse, error) {
+	response, err := c.updateSubscription.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -256,9 +281,15 @@ func (c *subscriptionServiceClient) Heartbeat(ctx context.Context, req *v1.Heart
 // service.
 type SubscriptionServiceHandler interface {
 	// CreateSubscription registers a group, which receives from then on. If the group has
-	// a subscription that has not ended, that is returned. After one that was cancelled
-	// the new one is another generation with a start of its own.
+	// a subscription that has not ended, that is returned as it is, with the settings in which it
+	// differs from the request. After one that was cancelled the new one is another generation
+	// with a start of its own.
 	CreateSubscription(context.Context, *v1.CreateSubscriptionRequest) (*v1.CreateSubscriptionResponse, error)
+	// UpdateSubscription changes settings of a subscription, or of the group $queue. The sessions
+	// of the group end with DRAINING, which counts no attempt: members attach again and get the
+	// new settings. What is acknowledged stays so. The start and backfill of a subscription
+	// cannot be changed.
+	UpdateSubscription(context.Context, *v1.UpdateSubscriptionRequest) (*v1.UpdateSubscriptionResponse, error)
 	// GetSubscription returns a subscription with its places.
 	GetSubscription(context.Context, *v1.GetSubscriptionRequest) (*v1.GetSubscriptionResponse, error)
 	// ListSubscriptions returns a topic's subscriptions by group.
@@ -290,6 +321,12 @@ func NewSubscriptionServiceHandler(svc SubscriptionServiceHandler, opts ...conne
 		SubscriptionServiceCreateSubscriptionProcedure,
 		svc.CreateSubscription,
 		connect.WithSchema(subscriptionServiceMethods.ByName("CreateSubscription")),
+		connect.WithHandlerOptions(opts...),
+	)
+	subscriptionServiceUpdateSubscriptionHandler := connect.NewUnaryHandlerSimple(
+		SubscriptionServiceUpdateSubscriptionProcedure,
+		svc.UpdateSubscription,
+		connect.WithSchema(subscriptionServiceMethods.ByName("UpdateSubscription")),
 		connect.WithHandlerOptions(opts...),
 	)
 	subscriptionServiceGetSubscriptionHandler := connect.NewUnaryHandlerSimple(
@@ -346,6 +383,8 @@ func NewSubscriptionServiceHandler(svc SubscriptionServiceHandler, opts ...conne
 		switch r.URL.Path {
 		case SubscriptionServiceCreateSubscriptionProcedure:
 			subscriptionServiceCreateSubscriptionHandler.ServeHTTP(w, r)
+		case SubscriptionServiceUpdateSubscriptionProcedure:
+			subscriptionServiceUpdateSubscriptionHandler.ServeHTTP(w, r)
 		case SubscriptionServiceGetSubscriptionProcedure:
 			subscriptionServiceGetSubscriptionHandler.ServeHTTP(w, r)
 		case SubscriptionServiceListSubscriptionsProcedure:
@@ -373,6 +412,10 @@ type UnimplementedSubscriptionServiceHandler struct{}
 
 func (UnimplementedSubscriptionServiceHandler) CreateSubscription(context.Context, *v1.CreateSubscriptionRequest) (*v1.CreateSubscriptionResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.topic.v1.SubscriptionService.CreateSubscription is not implemented"))
+}
+
+func (UnimplementedSubscriptionServiceHandler) UpdateSubscription(context.Context, *v1.UpdateSubscriptionRequest) (*v1.UpdateSubscriptionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.topic.v1.SubscriptionService.UpdateSubscription is not implemented"))
 }
 
 func (UnimplementedSubscriptionServiceHandler) GetSubscription(context.Context, *v1.GetSubscriptionRequest) (*v1.GetSubscriptionResponse, error) {

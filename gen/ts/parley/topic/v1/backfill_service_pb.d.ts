@@ -5,7 +5,7 @@
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
-import type { Position } from "./subscription_pb.js";
+import type { Position, SettingDifference } from "./subscription_pb.js";
 
 /**
  * Describes the file parley/topic/v1/backfill_service.proto.
@@ -310,6 +310,13 @@ export declare type StartBackfillResponse = Message<"parley.topic.v1.StartBackfi
    * @generated from field: bool started = 2;
    */
   started: boolean;
+
+  /**
+   * What the request asked for and the backfill has with another value.
+   *
+   * @generated from field: repeated parley.topic.v1.SettingDifference differences = 3;
+   */
+  differences: SettingDifference[];
 };
 
 /**
@@ -609,7 +616,8 @@ export declare const BackfillService: GenService<{
   /**
    * StartBackfill starts a backfill, or continues one that was cancelled or failed, with its
    * own place, scope and number of messages. One that runs is returned as it is, and so is
-   * one that is completed, unless another one is asked for. One of 100,000 messages or less
+   * one that is completed, unless another one is asked for; differences says in what it is not
+   * the one that was asked for. One of 100,000 messages or less
    * is waited for while members take them, for 10 s at most.
    *
    * @generated from rpc parley.topic.v1.BackfillService.StartBackfill

@@ -299,6 +299,40 @@ export declare type SubscriptionConfig = Message<"parley.topic.v1.SubscriptionCo
 export declare const SubscriptionConfigSchema: GenMessage<SubscriptionConfig>;
 
 /**
+ * SettingDifference is a setting that has another value than the request asked for.
+ *
+ * @generated from message parley.topic.v1.SettingDifference
+ */
+export declare type SettingDifference = Message<"parley.topic.v1.SettingDifference"> & {
+  /**
+   * The setting, such as retry.lease.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * Its value, for people; cut where it is too long.
+   *
+   * @generated from field: string is = 2;
+   */
+  is: string;
+
+  /**
+   * The value of the request, for people; cut where it is too long.
+   *
+   * @generated from field: string asked = 3;
+   */
+  asked: string;
+};
+
+/**
+ * Describes the message parley.topic.v1.SettingDifference.
+ * Use `create(SettingDifferenceSchema)` to create a new message.
+ */
+export declare const SettingDifferenceSchema: GenMessage<SettingDifference>;
+
+/**
  * Subscription is a group's place in a topic.
  *
  * @generated from message parley.topic.v1.Subscription

@@ -4,7 +4,8 @@
 
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
-import type { Position, Subscription, SubscriptionConfig, SubscriptionState } from "./subscription_pb.js";
+import type { Position, SettingDifference, Subscription, SubscriptionConfig, SubscriptionState } from "./subscription_pb.js";
+import type { FieldMask } from "@bufbuild/protobuf/wkt";
 
 /**
  * Describes the file parley/topic/v1/subscription_service.proto.
@@ -71,6 +72,14 @@ export declare type CreateSubscriptionResponse = Message<"parley.topic.v1.Create
    * @generated from field: repeated string warnings = 3;
    */
   warnings: string[];
+
+  /**
+   * Settings of the request that a subscription which was there already has with other values.
+   * UpdateSubscription changes them, except for its start and backfill.
+   *
+   * @generated from field: repeated parley.topic.v1.SettingDifference differences = 4;
+   */
+  differences: SettingDifference[];
 };
 
 /**
@@ -78,6 +87,82 @@ export declare type CreateSubscriptionResponse = Message<"parley.topic.v1.Create
  * Use `create(CreateSubscriptionResponseSchema)` to create a new message.
  */
 export declare const CreateSubscriptionResponseSchema: GenMessage<CreateSubscriptionResponse>;
+
+/**
+ * UpdateSubscriptionRequest says what changes.
+ *
+ * @generated from message parley.topic.v1.UpdateSubscriptionRequest
+ */
+export declare type UpdateSubscriptionRequest = Message<"parley.topic.v1.UpdateSubscriptionRequest"> & {
+  /**
+   * The topic.
+   *
+   * @generated from field: string topic = 1;
+   */
+  topic: string;
+
+  /**
+   * The group; $queue for that of a queue.
+   *
+   * @generated from field: string group = 2;
+   */
+  group: string;
+
+  /**
+   * The new values.
+   *
+   * @generated from field: parley.topic.v1.SubscriptionConfig config = 3;
+   */
+  config?: SubscriptionConfig | undefined;
+
+  /**
+   * The settings that change, such as retry.lease or filter. One that config does not set gets
+   * its default. Without a mask, the settings that config sets change.
+   *
+   * @generated from field: google.protobuf.FieldMask update_mask = 4;
+   */
+  updateMask?: FieldMask | undefined;
+
+  /**
+   * If set, the subscription must have this etag.
+   *
+   * @generated from field: string etag = 5;
+   */
+  etag: string;
+};
+
+/**
+ * Describes the message parley.topic.v1.UpdateSubscriptionRequest.
+ * Use `create(UpdateSubscriptionRequestSchema)` to create a new message.
+ */
+export declare const UpdateSubscriptionRequestSchema: GenMessage<UpdateSubscriptionRequest>;
+
+/**
+ * UpdateSubscriptionResponse holds the subscription.
+ *
+ * @generated from message parley.topic.v1.UpdateSubscriptionResponse
+ */
+export declare type UpdateSubscriptionResponse = Message<"parley.topic.v1.UpdateSubscriptionResponse"> & {
+  /**
+   * The subscription as it is now.
+   *
+   * @generated from field: parley.topic.v1.Subscription subscription = 1;
+   */
+  subscription?: Subscription | undefined;
+
+  /**
+   * Settings that are allowed and not wise, for people.
+   *
+   * @generated from field: repeated string warnings = 2;
+   */
+  warnings: string[];
+};
+
+/**
+ * Describes the message parley.topic.v1.UpdateSubscriptionResponse.
+ * Use `create(UpdateSubscriptionResponseSchema)` to create a new message.
+ */
+export declare const UpdateSubscriptionResponseSchema: GenMessage<UpdateSubscriptionResponse>;
 
 /**
  * GetSubscriptionRequest names a subscription.
@@ -564,8 +649,9 @@ export declare const HeartbeatResponseSchema: GenMessage<HeartbeatResponse>;
 export declare const SubscriptionService: GenService<{
   /**
    * CreateSubscription registers a group, which receives from then on. If the group has
-   * a subscription that has not ended, that is returned. After one that was cancelled
-   * the new one is another generation with a start of its own.
+   * a subscription that has not ended, that is returned as it is, with the settings in which it
+   * differs from the request. After one that was cancelled the new one is another generation
+   * with a start of its own.
    *
    * @generated from rpc parley.topic.v1.SubscriptionService.CreateSubscription
    */
@@ -573,6 +659,19 @@ export declare const SubscriptionService: GenService<{
     methodKind: "unary";
     input: typeof CreateSubscriptionRequestSchema;
     output: typeof CreateSubscriptionResponseSchema;
+  },
+  /**
+   * UpdateSubscription changes settings of a subscription, or of the group $queue. The sessions
+   * of the group end with DRAINING, which counts no attempt: members attach again and get the
+   * new settings. What is acknowledged stays so. The start and backfill of a subscription
+   * cannot be changed.
+   *
+   * @generated from rpc parley.topic.v1.SubscriptionService.UpdateSubscription
+   */
+  updateSubscription: {
+    methodKind: "unary";
+    input: typeof UpdateSubscriptionRequestSchema;
+    output: typeof UpdateSubscriptionResponseSchema;
   },
   /**
    * GetSubscription returns a subscription with its places.

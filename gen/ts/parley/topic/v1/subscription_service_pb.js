@@ -3,13 +3,14 @@
 /* eslint-disable */
 
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
+import { file_google_protobuf_field_mask } from "@bufbuild/protobuf/wkt";
 import { file_parley_topic_v1_subscription } from "./subscription_pb.js";
 
 /**
  * Describes the file parley/topic/v1/subscription_service.proto.
  */
 export const file_parley_topic_v1_subscription_service = /*@__PURE__*/
-  fileDesc("CipwYXJsZXkvdG9waWMvdjEvc3Vic2NyaXB0aW9uX3NlcnZpY2UucHJvdG8SD3BhcmxleS50b3BpYy52MSJuChlDcmVhdGVTdWJzY3JpcHRpb25SZXF1ZXN0Eg0KBXRvcGljGAEgASgJEg0KBWdyb3VwGAIgASgJEjMKBmNvbmZpZxgDIAEoCzIjLnBhcmxleS50b3BpYy52MS5TdWJzY3JpcHRpb25Db25maWcidAoaQ3JlYXRlU3Vic2NyaXB0aW9uUmVzcG9uc2USMwoMc3Vic2NyaXB0aW9uGAEgASgLMh0ucGFybGV5LnRvcGljLnYxLlN1YnNjcmlwdGlvbhIPCgdjcmVhdGVkGAIgASgIEhAKCHdhcm5pbmdzGAMgAygJIjYKFkdldFN1YnNjcmlwdGlvblJlcXVlc3QSDQoFdG9waWMYASABKAkSDQoFZ3JvdXAYAiABKAkiTgoXR2V0U3Vic2NyaXB0aW9uUmVzcG9uc2USMwoMc3Vic2NyaXB0aW9uGAEgASgLMh0ucGFybGV5LnRvcGljLnYxLlN1YnNjcmlwdGlvbiJQChhMaXN0U3Vic2NyaXB0aW9uc1JlcXVlc3QSDQoFdG9waWMYASABKAkSEQoJcGFnZV9zaXplGAIgASgFEhIKCnBhZ2VfdG9rZW4YAyABKAkiagoZTGlzdFN1YnNjcmlwdGlvbnNSZXNwb25zZRI0Cg1zdWJzY3JpcHRpb25zGAEgAygLMh0ucGFybGV5LnRvcGljLnYxLlN1YnNjcmlwdGlvbhIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiOAoYUGF1c2VTdWJzY3JpcHRpb25SZXF1ZXN0Eg0KBXRvcGljGAEgASgJEg0KBWdyb3VwGAIgASgJIlAKGVBhdXNlU3Vic2NyaXB0aW9uUmVzcG9uc2USMwoMc3Vic2NyaXB0aW9uGAEgASgLMh0ucGFybGV5LnRvcGljLnYxLlN1YnNjcmlwdGlvbiI5ChlSZXN1bWVTdWJzY3JpcHRpb25SZXF1ZXN0Eg0KBXRvcGljGAEgASgJEg0KBWdyb3VwGAIgASgJIlEKGlJlc3VtZVN1YnNjcmlwdGlvblJlc3BvbnNlEjMKDHN1YnNjcmlwdGlvbhgBIAEoCzIdLnBhcmxleS50b3BpYy52MS5TdWJzY3JpcHRpb24iOQoZQ2FuY2VsU3Vic2NyaXB0aW9uUmVxdWVzdBINCgV0b3BpYxgBIAEoCRINCgVncm91cBgCIAEoCSJRChpDYW5jZWxTdWJzY3JpcHRpb25SZXNwb25zZRIzCgxzdWJzY3JpcHRpb24YASABKAsyHS5wYXJsZXkudG9waWMudjEuU3Vic2NyaXB0aW9uIm8KF1NlZWtTdWJzY3JpcHRpb25SZXF1ZXN0Eg0KBXRvcGljGAEgASgJEg0KBWdyb3VwGAIgASgJEiUKAnRvGAMgASgLMhkucGFybGV5LnRvcGljLnYxLlBvc2l0aW9uEg8KB2RyeV9ydW4YBCABKAgiQAoYU2Vla1N1YnNjcmlwdGlvblJlc3BvbnNlEiQKBXNlZWtzGAEgAygLMhUucGFybGV5LnRvcGljLnYxLlNlZWsiZgoEU2VlaxIRCglwYXJ0aXRpb24YASABKAUSDAoEZnJvbRgCIAEoAxIKCgJ0bxgDIAEoAxITCgtyZWRlbGl2ZXJlZBgEIAEoAxIPCgdza2lwcGVkGAUgASgDEgsKA2dhcBgGIAEoCCI/ChFVbnBhcmtLZXlzUmVxdWVzdBINCgV0b3BpYxgBIAEoCRINCgVncm91cBgCIAEoCRIMCgRrZXlzGAMgAygJIiYKElVucGFya0tleXNSZXNwb25zZRIQCghtZXNzYWdlcxgBIAEoAyIwChBIZWFydGJlYXRSZXF1ZXN0Eg0KBXRvcGljGAEgASgJEg0KBWdyb3VwGAIgASgJIloKEUhlYXJ0YmVhdFJlc3BvbnNlEjEKBXN0YXRlGAEgASgOMiIucGFybGV5LnRvcGljLnYxLlN1YnNjcmlwdGlvblN0YXRlEhIKCmdlbmVyYXRpb24YAiABKAMyvgcKE1N1YnNjcmlwdGlvblNlcnZpY2USbQoSQ3JlYXRlU3Vic2NyaXB0aW9uEioucGFybGV5LnRvcGljLnYxLkNyZWF0ZVN1YnNjcmlwdGlvblJlcXVlc3QaKy5wYXJsZXkudG9waWMudjEuQ3JlYXRlU3Vic2NyaXB0aW9uUmVzcG9uc2USaQoPR2V0U3Vic2NyaXB0aW9uEicucGFybGV5LnRvcGljLnYxLkdldFN1YnNjcmlwdGlvblJlcXVlc3QaKC5wYXJsZXkudG9waWMudjEuR2V0U3Vic2NyaXB0aW9uUmVzcG9uc2UiA5ACARJvChFMaXN0U3Vic2NyaXB0aW9ucxIpLnBhcmxleS50b3BpYy52MS5MaXN0U3Vic2NyaXB0aW9uc1JlcXVlc3QaKi5wYXJsZXkudG9waWMudjEuTGlzdFN1YnNjcmlwdGlvbnNSZXNwb25zZSIDkAIBEmoKEVBhdXNlU3Vic2NyaXB0aW9uEikucGFybGV5LnRvcGljLnYxLlBhdXNlU3Vic2NyaXB0aW9uUmVxdWVzdBoqLnBhcmxleS50b3BpYy52MS5QYXVzZVN1YnNjcmlwdGlvblJlc3BvbnNlEm0KElJlc3VtZVN1YnNjcmlwdGlvbhIqLnBhcmxleS50b3BpYy52MS5SZXN1bWVTdWJzY3JpcHRpb25SZXF1ZXN0GisucGFybGV5LnRvcGljLnYxLlJlc3VtZVN1YnNjcmlwdGlvblJlc3BvbnNlEm0KEkNhbmNlbFN1YnNjcmlwdGlvbhIqLnBhcmxleS50b3BpYy52MS5DYW5jZWxTdWJzY3JpcHRpb25SZXF1ZXN0GisucGFybGV5LnRvcGljLnYxLkNhbmNlbFN1YnNjcmlwdGlvblJlc3BvbnNlEmcKEFNlZWtTdWJzY3JpcHRpb24SKC5wYXJsZXkudG9waWMudjEuU2Vla1N1YnNjcmlwdGlvblJlcXVlc3QaKS5wYXJsZXkudG9waWMudjEuU2Vla1N1YnNjcmlwdGlvblJlc3BvbnNlElUKClVucGFya0tleXMSIi5wYXJsZXkudG9waWMudjEuVW5wYXJrS2V5c1JlcXVlc3QaIy5wYXJsZXkudG9waWMudjEuVW5wYXJrS2V5c1Jlc3BvbnNlElIKCUhlYXJ0YmVhdBIhLnBhcmxleS50b3BpYy52MS5IZWFydGJlYXRSZXF1ZXN0GiIucGFybGV5LnRvcGljLnYxLkhlYXJ0YmVhdFJlc3BvbnNlQoQBChNkZXYucGFybGV5LnRvcGljLnYxQhhTdWJzY3JpcHRpb25TZXJ2aWNlUHJvdG9QAVo5Z2l0aHViLmNvbS9wYXJsZXktY2hhdC9wYXJsZXkvZ2VuL3BhcmxleS90b3BpYy92MTt0b3BpY3YxogIDUExZqgIPUGFybGV5LlRvcGljLlYxYgZwcm90bzM", [file_parley_topic_v1_subscription]);
+  fileDesc("CipwYXJsZXkvdG9waWMvdjEvc3Vic2NyaXB0aW9uX3NlcnZpY2UucHJvdG8SD3BhcmxleS50b3BpYy52MSJuChlDcmVhdGVTdWJzY3JpcHRpb25SZXF1ZXN0Eg0KBXRvcGljGAEgASgJEg0KBWdyb3VwGAIgASgJEjMKBmNvbmZpZxgDIAEoCzIjLnBhcmxleS50b3BpYy52MS5TdWJzY3JpcHRpb25Db25maWcirQEKGkNyZWF0ZVN1YnNjcmlwdGlvblJlc3BvbnNlEjMKDHN1YnNjcmlwdGlvbhgBIAEoCzIdLnBhcmxleS50b3BpYy52MS5TdWJzY3JpcHRpb24SDwoHY3JlYXRlZBgCIAEoCBIQCgh3YXJuaW5ncxgDIAMoCRI3CgtkaWZmZXJlbmNlcxgEIAMoCzIiLnBhcmxleS50b3BpYy52MS5TZXR0aW5nRGlmZmVyZW5jZSKtAQoZVXBkYXRlU3Vic2NyaXB0aW9uUmVxdWVzdBINCgV0b3BpYxgBIAEoCRINCgVncm91cBgCIAEoCRIzCgZjb25maWcYAyABKAsyIy5wYXJsZXkudG9waWMudjEuU3Vic2NyaXB0aW9uQ29uZmlnEi8KC3VwZGF0ZV9tYXNrGAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLkZpZWxkTWFzaxIMCgRldGFnGAUgASgJImMKGlVwZGF0ZVN1YnNjcmlwdGlvblJlc3BvbnNlEjMKDHN1YnNjcmlwdGlvbhgBIAEoCzIdLnBhcmxleS50b3BpYy52MS5TdWJzY3JpcHRpb24SEAoId2FybmluZ3MYAiADKAkiNgoWR2V0U3Vic2NyaXB0aW9uUmVxdWVzdBINCgV0b3BpYxgBIAEoCRINCgVncm91cBgCIAEoCSJOChdHZXRTdWJzY3JpcHRpb25SZXNwb25zZRIzCgxzdWJzY3JpcHRpb24YASABKAsyHS5wYXJsZXkudG9waWMudjEuU3Vic2NyaXB0aW9uIlAKGExpc3RTdWJzY3JpcHRpb25zUmVxdWVzdBINCgV0b3BpYxgBIAEoCRIRCglwYWdlX3NpemUYAiABKAUSEgoKcGFnZV90b2tlbhgDIAEoCSJqChlMaXN0U3Vic2NyaXB0aW9uc1Jlc3BvbnNlEjQKDXN1YnNjcmlwdGlvbnMYASADKAsyHS5wYXJsZXkudG9waWMudjEuU3Vic2NyaXB0aW9uEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSI4ChhQYXVzZVN1YnNjcmlwdGlvblJlcXVlc3QSDQoFdG9waWMYASABKAkSDQoFZ3JvdXAYAiABKAkiUAoZUGF1c2VTdWJzY3JpcHRpb25SZXNwb25zZRIzCgxzdWJzY3JpcHRpb24YASABKAsyHS5wYXJsZXkudG9waWMudjEuU3Vic2NyaXB0aW9uIjkKGVJlc3VtZVN1YnNjcmlwdGlvblJlcXVlc3QSDQoFdG9waWMYASABKAkSDQoFZ3JvdXAYAiABKAkiUQoaUmVzdW1lU3Vic2NyaXB0aW9uUmVzcG9uc2USMwoMc3Vic2NyaXB0aW9uGAEgASgLMh0ucGFybGV5LnRvcGljLnYxLlN1YnNjcmlwdGlvbiI5ChlDYW5jZWxTdWJzY3JpcHRpb25SZXF1ZXN0Eg0KBXRvcGljGAEgASgJEg0KBWdyb3VwGAIgASgJIlEKGkNhbmNlbFN1YnNjcmlwdGlvblJlc3BvbnNlEjMKDHN1YnNjcmlwdGlvbhgBIAEoCzIdLnBhcmxleS50b3BpYy52MS5TdWJzY3JpcHRpb24ibwoXU2Vla1N1YnNjcmlwdGlvblJlcXVlc3QSDQoFdG9waWMYASABKAkSDQoFZ3JvdXAYAiABKAkSJQoCdG8YAyABKAsyGS5wYXJsZXkudG9waWMudjEuUG9zaXRpb24SDwoHZHJ5X3J1bhgEIAEoCCJAChhTZWVrU3Vic2NyaXB0aW9uUmVzcG9uc2USJAoFc2Vla3MYASADKAsyFS5wYXJsZXkudG9waWMudjEuU2VlayJmCgRTZWVrEhEKCXBhcnRpdGlvbhgBIAEoBRIMCgRmcm9tGAIgASgDEgoKAnRvGAMgASgDEhMKC3JlZGVsaXZlcmVkGAQgASgDEg8KB3NraXBwZWQYBSABKAMSCwoDZ2FwGAYgASgIIj8KEVVucGFya0tleXNSZXF1ZXN0Eg0KBXRvcGljGAEgASgJEg0KBWdyb3VwGAIgASgJEgwKBGtleXMYAyADKAkiJgoSVW5wYXJrS2V5c1Jlc3BvbnNlEhAKCG1lc3NhZ2VzGAEgASgDIjAKEEhlYXJ0YmVhdFJlcXVlc3QSDQoFdG9waWMYASABKAkSDQoFZ3JvdXAYAiABKAkiWgoRSGVhcnRiZWF0UmVzcG9uc2USMQoFc3RhdGUYASABKA4yIi5wYXJsZXkudG9waWMudjEuU3Vic2NyaXB0aW9uU3RhdGUSEgoKZ2VuZXJhdGlvbhgCIAEoAzKtCAoTU3Vic2NyaXB0aW9uU2VydmljZRJtChJDcmVhdGVTdWJzY3JpcHRpb24SKi5wYXJsZXkudG9waWMudjEuQ3JlYXRlU3Vic2NyaXB0aW9uUmVxdWVzdBorLnBhcmxleS50b3BpYy52MS5DcmVhdGVTdWJzY3JpcHRpb25SZXNwb25zZRJtChJVcGRhdGVTdWJzY3JpcHRpb24SKi5wYXJsZXkudG9waWMudjEuVXBkYXRlU3Vic2NyaXB0aW9uUmVxdWVzdBorLnBhcmxleS50b3BpYy52MS5VcGRhdGVTdWJzY3JpcHRpb25SZXNwb25zZRJpCg9HZXRTdWJzY3JpcHRpb24SJy5wYXJsZXkudG9waWMudjEuR2V0U3Vic2NyaXB0aW9uUmVxdWVzdBooLnBhcmxleS50b3BpYy52MS5HZXRTdWJzY3JpcHRpb25SZXNwb25zZSIDkAIBEm8KEUxpc3RTdWJzY3JpcHRpb25zEikucGFybGV5LnRvcGljLnYxLkxpc3RTdWJzY3JpcHRpb25zUmVxdWVzdBoqLnBhcmxleS50b3BpYy52MS5MaXN0U3Vic2NyaXB0aW9uc1Jlc3BvbnNlIgOQAgESagoRUGF1c2VTdWJzY3JpcHRpb24SKS5wYXJsZXkudG9waWMudjEuUGF1c2VTdWJzY3JpcHRpb25SZXF1ZXN0GioucGFybGV5LnRvcGljLnYxLlBhdXNlU3Vic2NyaXB0aW9uUmVzcG9uc2USbQoSUmVzdW1lU3Vic2NyaXB0aW9uEioucGFybGV5LnRvcGljLnYxLlJlc3VtZVN1YnNjcmlwdGlvblJlcXVlc3QaKy5wYXJsZXkudG9waWMudjEuUmVzdW1lU3Vic2NyaXB0aW9uUmVzcG9uc2USbQoSQ2FuY2VsU3Vic2NyaXB0aW9uEioucGFybGV5LnRvcGljLnYxLkNhbmNlbFN1YnNjcmlwdGlvblJlcXVlc3QaKy5wYXJsZXkudG9waWMudjEuQ2FuY2VsU3Vic2NyaXB0aW9uUmVzcG9uc2USZwoQU2Vla1N1YnNjcmlwdGlvbhIoLnBhcmxleS50b3BpYy52MS5TZWVrU3Vic2NyaXB0aW9uUmVxdWVzdBopLnBhcmxleS50b3BpYy52MS5TZWVrU3Vic2NyaXB0aW9uUmVzcG9uc2USVQoKVW5wYXJrS2V5cxIiLnBhcmxleS50b3BpYy52MS5VbnBhcmtLZXlzUmVxdWVzdBojLnBhcmxleS50b3BpYy52MS5VbnBhcmtLZXlzUmVzcG9uc2USUgoJSGVhcnRiZWF0EiEucGFybGV5LnRvcGljLnYxLkhlYXJ0YmVhdFJlcXVlc3QaIi5wYXJsZXkudG9waWMudjEuSGVhcnRiZWF0UmVzcG9uc2VChAEKE2Rldi5wYXJsZXkudG9waWMudjFCGFN1YnNjcmlwdGlvblNlcnZpY2VQcm90b1ABWjlnaXRodWIuY29tL3BhcmxleS1jaGF0L3BhcmxleS9nZW4vcGFybGV5L3RvcGljL3YxO3RvcGljdjGiAgNQTFmqAg9QYXJsZXkuVG9waWMuVjFiBnByb3RvMw", [file_google_protobuf_field_mask, file_parley_topic_v1_subscription]);
 
 /**
  * Describes the message parley.topic.v1.CreateSubscriptionRequest.
@@ -26,123 +27,137 @@ export const CreateSubscriptionResponseSchema = /*@__PURE__*/
   messageDesc(file_parley_topic_v1_subscription_service, 1);
 
 /**
+ * Describes the message parley.topic.v1.UpdateSubscriptionRequest.
+ * Use `create(UpdateSubscriptionRequestSchema)` to create a new message.
+ */
+export const UpdateSubscriptionRequestSchema = /*@__PURE__*/
+  messageDesc(file_parley_topic_v1_subscription_service, 2);
+
+/**
+ * Describes the message parley.topic.v1.UpdateSubscriptionResponse.
+ * Use `create(UpdateSubscriptionResponseSchema)` to create a new message.
+ */
+export const UpdateSubscriptionResponseSchema = /*@__PURE__*/
+  messageDesc(file_parley_topic_v1_subscription_service, 3);
+
+/**
  * Describes the message parley.topic.v1.GetSubscriptionRequest.
  * Use `create(GetSubscriptionRequestSchema)` to create a new message.
  */
 export const GetSubscriptionRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 2);
+  messageDesc(file_parley_topic_v1_subscription_service, 4);
 
 /**
  * Describes the message parley.topic.v1.GetSubscriptionResponse.
  * Use `create(GetSubscriptionResponseSchema)` to create a new message.
  */
 export const GetSubscriptionResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 3);
+  messageDesc(file_parley_topic_v1_subscription_service, 5);
 
 /**
  * Describes the message parley.topic.v1.ListSubscriptionsRequest.
  * Use `create(ListSubscriptionsRequestSchema)` to create a new message.
  */
 export const ListSubscriptionsRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 4);
+  messageDesc(file_parley_topic_v1_subscription_service, 6);
 
 /**
  * Describes the message parley.topic.v1.ListSubscriptionsResponse.
  * Use `create(ListSubscriptionsResponseSchema)` to create a new message.
  */
 export const ListSubscriptionsResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 5);
+  messageDesc(file_parley_topic_v1_subscription_service, 7);
 
 /**
  * Describes the message parley.topic.v1.PauseSubscriptionRequest.
  * Use `create(PauseSubscriptionRequestSchema)` to create a new message.
  */
 export const PauseSubscriptionRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 6);
+  messageDesc(file_parley_topic_v1_subscription_service, 8);
 
 /**
  * Describes the message parley.topic.v1.PauseSubscriptionResponse.
  * Use `create(PauseSubscriptionResponseSchema)` to create a new message.
  */
 export const PauseSubscriptionResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 7);
+  messageDesc(file_parley_topic_v1_subscription_service, 9);
 
 /**
  * Describes the message parley.topic.v1.ResumeSubscriptionRequest.
  * Use `create(ResumeSubscriptionRequestSchema)` to create a new message.
  */
 export const ResumeSubscriptionRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 8);
+  messageDesc(file_parley_topic_v1_subscription_service, 10);
 
 /**
  * Describes the message parley.topic.v1.ResumeSubscriptionResponse.
  * Use `create(ResumeSubscriptionResponseSchema)` to create a new message.
  */
 export const ResumeSubscriptionResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 9);
+  messageDesc(file_parley_topic_v1_subscription_service, 11);
 
 /**
  * Describes the message parley.topic.v1.CancelSubscriptionRequest.
  * Use `create(CancelSubscriptionRequestSchema)` to create a new message.
  */
 export const CancelSubscriptionRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 10);
+  messageDesc(file_parley_topic_v1_subscription_service, 12);
 
 /**
  * Describes the message parley.topic.v1.CancelSubscriptionResponse.
  * Use `create(CancelSubscriptionResponseSchema)` to create a new message.
  */
 export const CancelSubscriptionResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 11);
+  messageDesc(file_parley_topic_v1_subscription_service, 13);
 
 /**
  * Describes the message parley.topic.v1.SeekSubscriptionRequest.
  * Use `create(SeekSubscriptionRequestSchema)` to create a new message.
  */
 export const SeekSubscriptionRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 12);
+  messageDesc(file_parley_topic_v1_subscription_service, 14);
 
 /**
  * Describes the message parley.topic.v1.SeekSubscriptionResponse.
  * Use `create(SeekSubscriptionResponseSchema)` to create a new message.
  */
 export const SeekSubscriptionResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 13);
+  messageDesc(file_parley_topic_v1_subscription_service, 15);
 
 /**
  * Describes the message parley.topic.v1.Seek.
  * Use `create(SeekSchema)` to create a new message.
  */
 export const SeekSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 14);
+  messageDesc(file_parley_topic_v1_subscription_service, 16);
 
 /**
  * Describes the message parley.topic.v1.UnparkKeysRequest.
  * Use `create(UnparkKeysRequestSchema)` to create a new message.
  */
 export const UnparkKeysRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 15);
+  messageDesc(file_parley_topic_v1_subscription_service, 17);
 
 /**
  * Describes the message parley.topic.v1.UnparkKeysResponse.
  * Use `create(UnparkKeysResponseSchema)` to create a new message.
  */
 export const UnparkKeysResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 16);
+  messageDesc(file_parley_topic_v1_subscription_service, 18);
 
 /**
  * Describes the message parley.topic.v1.HeartbeatRequest.
  * Use `create(HeartbeatRequestSchema)` to create a new message.
  */
 export const HeartbeatRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 17);
+  messageDesc(file_parley_topic_v1_subscription_service, 19);
 
 /**
  * Describes the message parley.topic.v1.HeartbeatResponse.
  * Use `create(HeartbeatResponseSchema)` to create a new message.
  */
 export const HeartbeatResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_topic_v1_subscription_service, 18);
+  messageDesc(file_parley_topic_v1_subscription_service, 20);
 
 /**
  * SubscriptionService gives groups their places in topics.
