@@ -174,6 +174,8 @@ func (i *interceptor) check(msg proto.Message, header http.Header) error {
 var patterns = map[string]string{
 	"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$": "a name is 1 to 255 letters, digits, dots, hyphens or underscores " +
 		"and begins with a letter or digit",
+	`^(\$queue|[A-Za-z0-9][A-Za-z0-9._-]{0,254}\*?)$`: "a pattern is the name of a group, $queue, or the beginning of a name " +
+		"with an asterisk behind it",
 }
 
 // keyHeader is the alias of the fields below.

@@ -128,7 +128,10 @@ func (binaryCodec) Unmarshal(b []byte, m any) error {
 	if err != nil {
 		return err
 	}
-	return proto.Unmarshal(b, pb)
+	if err := proto.Unmarshal(b, pb); err != nil {
+		return err
+	}
+	return jsonbody.CheckKnown(pb)
 }
 
 type jsonCodec struct{ name string }

@@ -16,8 +16,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Unmarshal fills a message. Unknown fields are skipped: an older server must
-// accept a newer client. Unknown names of enums are not, unlike protojson's way
+// Unmarshal fills a message. Unknown fields are skipped, because an older server must
+// accept a newer client; the requests in strict are refused with them. Unknown
+// names of enums are not skipped, unlike protojson's way
 // with both: the server would do something else than it was asked to. The text of
 // an error follows "proto: ".
 func Unmarshal(b []byte, m proto.Message) error {
@@ -29,10 +30,14 @@ func Unmarshal(b []byte, m proto.Message) error {
 		return lenient
 	}
 	var object map[string]any
-	if err := json.Unmarshal(b, &object); err != nil {
-		return fmt.Errorf("proto: %w", err)
+	if broken := json.Unmarshal(b, &object); broken != nil {
+		return fmt.Errorf("proto: %w", broken)
 	}
-	return checkEnums(m.ProtoReflect().Descriptor(), object)
+	d := m.ProtoReflect().Descriptor()
+	if bad := checkEnums(d, object); bad != nil || !strict[d.FullName()] {
+		return bad
+	}
+	return err
 }
 
 // checkEnums looks for names that are no values.

@@ -69,7 +69,7 @@ func (rt *route) decode(w http.ResponseWriter, r *http.Request) (proto.Message, 
 }
 
 // decodeBody fills a message from JSON, as the RPCs' own codec does: unknown
-// fields are ignored. No body is an empty message.
+// fields are ignored, or refused in settings. No body is an empty message.
 func decodeBody(w http.ResponseWriter, r *http.Request, m protoreflect.Message, most int64) *fault {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	var large *http.MaxBytesError
