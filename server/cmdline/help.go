@@ -127,7 +127,8 @@ func Group(name, short string, subcommands ...*cobra.Command) *cobra.Command {
 		if len(subcommands) == 1 {
 			return Usagef("%s %s is the one command on %[1]s", g.Name(), subcommands[0].Name())
 		}
-		return Usagef("%s needs %s", g.CommandPath()[len(g.Root().Name())+1:], alternatives(subcommands))
+		path := g.CommandPath()[len(g.Root().Name())+1:]
+		return Usagef("%s needs %s; %s help %s says what each does", path, alternatives(subcommands), g.Root().Name(), path)
 	}
 	return g
 }

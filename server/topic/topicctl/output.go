@@ -61,7 +61,7 @@ func (c *call) printTopic(t *topicv1.Topic) error {
 		row("changed", formatTime(t.GetUpdatedAt()))
 		row("etag", safe(t.GetEtag()))
 		if len(t.GetPartitions()) > 0 {
-			fmt.Fprintln(w, "\nPARTITION\tSTART\tEND\tKEPT\tCOMPLETE BELOW")
+			fmt.Fprintln(w, "\nPARTITION\tSTART\tEND\tKEPT\tNOT HELD BELOW")
 		}
 		for _, p := range t.GetPartitions() {
 			fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\n", p.GetPartition(), p.GetStart(), p.GetEnd(), p.GetEnd()-p.GetStart(),

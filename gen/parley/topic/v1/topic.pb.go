@@ -586,7 +586,8 @@ type PartitionBounds struct {
 	Start int64 `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"`
 	// Position of the next message.
 	End int64 `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
-	// Messages below this position are complete.
+	// No group has yet to acknowledge a message below this position. A message that no group was to
+	// receive stays pending below it, too: GetMessageStatus says which are complete.
 	Watermark     int64 `protobuf:"varint,4,opt,name=watermark,proto3" json:"watermark,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -99,6 +99,12 @@ func (a *Admin) silence(row table.Subscription) time.Duration {
 	return max(0, a.engine.Clock().Sub(time.UnixMilli(max(row.HeartbeatAt, row.SubscribedAt))))
 }
 
+// counted is the part of a silence that counts for the timeout: detection hears of members from when
+// this process took the topics over.
+func (a *Admin) counted(row table.Subscription) time.Duration {
+	return min(a.silence(row), max(0, a.engine.Clock().Sub(a.engine.Began)))
+}
+
 // overdue is for how long something of a group has been due without being done.
 func overdue(l *serving.OpenTopic, group string) (most time.Duration) {
 	for _, p := range l.Parts {
@@ -115,9 +121,9 @@ func nearsTimeout(sub *storage.Subscription, silence time.Duration) bool {
 // problems says what is wrong with a group, for people.
 func (a *Admin) problems(sub *storage.Subscription, row table.Subscription, h *topicv1.GroupHealth) (list []string) {
 	alone := sub.State == storage.Active && h.GetMembers() == 0
-	if alone && sub.Group != storage.QueueGroup && nearsTimeout(sub, a.silence(row)) {
+	if alone && sub.Group != storage.QueueGroup && nearsTimeout(sub, a.counted(row)) {
 		list = append(list, fmt.Sprintf("silent for %s of the %s after which it is dead",
-			a.silence(row).Truncate(time.Second), sub.Config.GetHeartbeatTimeout().AsDuration()))
+			a.counted(row).Truncate(time.Second), sub.Config.GetHeartbeatTimeout().AsDuration()))
 	}
 	if alone && h.GetPending() > 0 {
 		list = append(list, "it has messages to do, and no member")

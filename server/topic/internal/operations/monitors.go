@@ -221,8 +221,8 @@ func (k *monitorScan) group(t *storage.Topic, l *serving.OpenTopic, sub *storage
 	}
 	silence := k.silence(row)
 	since := k.engine.Clock().Add(-silence)
-	if nearsTimeout(sub, silence) {
-		add(nearTimeout, since, "silent for %s of the %s after which it is dead", silence.Truncate(time.Second),
+	if counted := k.counted(row); nearsTimeout(sub, counted) {
+		add(nearTimeout, since, "silent for %s of the %s after which it is dead", counted.Truncate(time.Second),
 			sub.Config.GetHeartbeatTimeout().AsDuration())
 	}
 	if pending == 0 && silence > idleAfter {

@@ -45,6 +45,8 @@ type Engine struct {
 	// the clock is set.
 	Clock, Steady func() time.Time
 	MaxBytes      int64 // see Config
+	// Began is when this process took the topics over, by Clock: it has heard of no member before.
+	Began time.Time
 	// Observer is set before the first topic is opened.
 	Observer Observer
 
@@ -64,6 +66,7 @@ func New(c Config) *Engine {
 	e := &Engine{
 		Catalog: c.Catalog, Store: c.Catalog.Store(), Log: c.Log, Logger: c.Logger, Counters: c.Counters, Clock: c.Clock,
 		Steady:   func() time.Time { return start.Add(time.Since(begin)) },
+		Began:    start,
 		MaxBytes: c.MaxBytes,
 		Memory:   NewMemory(c.Resident),
 		Sources:  &Sources{Log: c.Log, Events: c.Events, Logger: c.Logger},

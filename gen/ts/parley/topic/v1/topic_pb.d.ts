@@ -209,7 +209,8 @@ export declare type PartitionBounds = Message<"parley.topic.v1.PartitionBounds">
   end: bigint;
 
   /**
-   * Messages below this position are complete.
+   * No group has yet to acknowledge a message below this position. A message that no group was to
+   * receive stays pending below it, too: GetMessageStatus says which are complete.
    *
    * @generated from field: int64 watermark = 4;
    */
