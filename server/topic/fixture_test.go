@@ -255,6 +255,19 @@ func (x *fixture) ack(s *Session, list []got) []*topicv1.Refusal {
 	return r
 }
 
+// work receives and acknowledges until nothing comes for a second.
+func (x *fixture) work(s *Session) (list []got) {
+	x.t.Helper()
+	for {
+		had := x.receive(s)
+		if len(had) == 0 {
+			return list
+		}
+		x.ack(s, had)
+		list = append(list, had...)
+	}
+}
+
 func payloads(list []got) string {
 	var b strings.Builder
 	for i, g := range list {

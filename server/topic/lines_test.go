@@ -381,7 +381,7 @@ func TestEndsWhileItIsPolled(t *testing.T) {
 		}
 		x.publish("t", 5, 1)
 		testkit.Advance(2 * time.Second)
-		again := x.receive(x.attach("t", "g", "m"))
+		again := x.work(x.attach("t", "g", "m"))
 		if len(again) != 6 {
 			t.Errorf("%q", payloads(again))
 		}

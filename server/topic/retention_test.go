@@ -153,7 +153,7 @@ func TestQueueIsNoZombie(t *testing.T) {
 		if n := x.audit.count("ReleaseZombie"); n != 0 {
 			t.Errorf("it is moved on %d times: %s", n, x.audit.text.String())
 		}
-		x.want(x.attach("q", "", "late"), numbers(0, 10))
+		testkit.Equal(t, "messages", payloads(x.work(x.attach("q", "", "late"))), numbers(0, 10))
 	})
 }
 

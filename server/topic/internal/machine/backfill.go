@@ -39,6 +39,7 @@ func (g *GroupState) wanted(from int64, all bool) Set {
 	for p := range g.fails.All() {
 		want.Remove(p, p+1)
 	}
+	want.Subtract(&g.suspects)
 	if !all {
 		complete := g.p.complete()
 		want.Subtract(&complete)
@@ -91,6 +92,7 @@ func (g *GroupState) EndBackfill() {
 	for p := range g.fails.All() {
 		kept.Add(p, p+1)
 	}
+	kept.Union(&g.suspects)
 	dropped := g.history.Drop(&kept)
 	g.required.Subtract(&dropped)
 	g.changed()

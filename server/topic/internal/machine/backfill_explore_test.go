@@ -35,7 +35,7 @@ func (m *model) leave(g *modelGroup) {
 // wanted is what a backfill has that begins now.
 func (m *model) wanted(g *modelGroup, b Backfill) (list []*record) {
 	for _, r := range m.records {
-		tried := g.leases[r.position].member != nil || g.fails[r.position].attempts > 0
+		tried := g.leases[r.position].member != nil || g.tried(r)
 		held := r.acked[g] || r.required[g] || r.history[g]
 		if r.position >= b.From && !tried && !held && (b.All || !r.complete()) {
 			list = append(list, r)
@@ -65,7 +65,7 @@ func (w *world) backfill() {
 		w.log("end the backfill of %s", g.config.Name)
 		g.real.EndBackfill()
 		for _, r := range w.m.records {
-			tried := g.leases[r.position].member != nil || g.fails[r.position].attempts > 0
+			tried := g.leases[r.position].member != nil || g.tried(r)
 			if r.history[g] && !r.acked[g] && !tried {
 				delete(r.history, g)
 				delete(r.required, g)
@@ -162,7 +162,7 @@ func (w *world) catching(g *modelGroup) *catching {
 // handed is called with each message that is handed out.
 func (c *catching) handed(position int64) {
 	r := c.w.m.at(position)
-	late := r.history[c.g] && c.g.fails[position].attempts == 0
+	late := r.history[c.g] && !c.g.tried(r)
 	if late {
 		c.late++
 	} else if c.last && r.readable[c.g] && !c.free {

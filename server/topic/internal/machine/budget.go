@@ -3,6 +3,7 @@ package machine
 import (
 	"sort"
 	"sync"
+	"sync/atomic"
 
 	"github.com/parley-chat/parley/server/commitlog"
 )
@@ -23,6 +24,11 @@ type Budget struct {
 	away     int64 // messages that members have
 	size     int64 // bytes of these
 	renew    bool
+	closed   bool
+	alone    bool         // a member has a suspect, and all others nothing
+	drained  int          // for how many groups of partitions the session is to have nothing
+	guessed  int64        // what was taken up to here was guessed about, see Blame
+	order    atomic.Int64 // how often messages were taken
 }
 
 // NewBudget returns a budget. With renew, what is acknowledged, requeued or lost is
@@ -60,14 +66,14 @@ func (b *Budget) Left() (messages, bytes int64) {
 func (b *Budget) Has() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.messages > 0 && (b.bytes > 0 || b.away == 0)
+	return !b.shut() && b.messages > 0 && (b.bytes > 0 || b.away == 0)
 }
 
 // idle reports whether any message can be taken, however large.
 func (b *Budget) idle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.messages > 0 && (b.away == 0 || b.bytes >= largest)
+	return !b.shut() && b.messages > 0 && (b.away == 0 || b.bytes >= largest)
 }
 
 // Take takes credits for as many of the messages of a batch from i to j as there are
@@ -77,6 +83,9 @@ func (b *Budget) idle() bool {
 func (b *Budget) Take(batch *commitlog.Batch, i, j int, spare bool) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.shut() {
+		return 0
+	}
 	messages, bytes := b.messages, b.bytes
 	if spare && b.away > 0 {
 		messages, bytes = (messages-b.away)/2, (bytes-b.size)/2
@@ -96,10 +105,75 @@ func (b *Budget) Take(batch *commitlog.Batch, i, j int, spare bool) int {
 		}
 		n = 1
 	}
-	size := int64(batch.Size(i, i+n))
-	b.messages, b.bytes = b.messages-int64(n), b.bytes-size
-	b.away, b.size = b.away+int64(n), b.size+size
+	b.take(int64(n), int64(batch.Size(i, i+n)))
 	return n
+}
+
+func (b *Budget) take(n, size int64) {
+	b.messages, b.bytes = b.messages-n, b.bytes-size
+	b.away, b.size = b.away+n, b.size+size
+	b.order.Add(1)
+}
+
+// shut reports whether nothing can be taken but, by TakeAlone, a suspect.
+func (b *Budget) shut() bool { return b.alone || b.drained > 0 || b.closed }
+
+// Free reports whether a suspect can be taken.
+func (b *Budget) Free() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.messages > 0 && b.away == 0 && !b.closed
+}
+
+// TakeAlone takes credits for message i of a batch, a suspect, if Free. Nothing else is taken until it
+// is back.
+func (b *Budget) TakeAlone(batch *commitlog.Batch, i int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.take(1, int64(batch.Size(i, i+1)))
+	b.alone = true
+}
+
+// Drain says that one group of a partition more, or less, wants the session to have nothing.
+func (b *Budget) Drain(groups int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.drained += groups
+}
+
+// Close makes the budget empty for good. What is taken already is handed out as usual.
+func (b *Budget) Close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+}
+
+// Awaits reports whether the session has credits, which it may not use now.
+func (b *Budget) Awaits() bool {
+	messages, _ := b.Left()
+	return messages > 0
+}
+
+// Load returns how many messages the session has.
+func (b *Budget) Load() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.away
+}
+
+// Order returns a number for what was taken last, higher than all before.
+func (b *Budget) Order() int64 { return b.order.Load() }
+
+// Blame says that messages end abnormally, the first of which was taken with an order. It reports
+// whether that one is charged, and whether that is certain, because the session had no other message. A
+// guess is made once for all that was taken before, in all partitions. So the last message that a
+// session loses, after the others, is not taken for one that it had alone.
+func (b *Budget) Blame(order int64) (charged, certain bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	charged = order > b.guessed
+	b.guessed = b.order.Load()
+	return charged, charged && b.away == 1
 }
 
 // Back says that a member does not have messages any more.
@@ -107,6 +181,7 @@ func (b *Budget) Back(messages, bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.away, b.size = b.away-messages, b.size-bytes
+	b.alone = b.alone && b.away > 0
 	if b.renew {
 		b.messages += messages
 		b.bytes += bytes

@@ -40,7 +40,7 @@ func (p *catchUp) Count(acked *Set, end int64) (left, done int64) {
 
 // Rebuild makes what is neither acknowledged nor away ready again, as far as it was never tried.
 // It returns what goes with the others.
-func (p *catchUp) Rebuild(acked, away *Set, fails *failureTable) (others Set) {
+func (p *catchUp) Rebuild(acked, away *Set, fails *failureTable, suspects *Set) (others Set) {
 	p.Ready = p.Set.Clone()
 	p.Ready.Subtract(acked)
 	p.Ready.Subtract(away)
@@ -48,23 +48,26 @@ func (p *catchUp) Rebuild(acked, away *Set, fails *failureTable) (others Set) {
 		others, p.Ready = p.Ready, Set{}
 		return others
 	}
+	others = p.Ready.Clone()
+	others.Intersect(suspects)
 	for at := range fails.All() {
 		if p.Ready.Contains(at) {
-			p.Ready.Remove(at, at+1)
 			others.Add(at, at+1)
 		}
 	}
+	p.Ready.Subtract(&others)
 	return others
 }
 
 // PutBack takes what was never tried out of what comes back; below end it is allowed once more. It
 // returns how much that was.
-func (p *catchUp) PutBack(back *Set, fails *failureTable, end int64) int64 {
+func (p *catchUp) PutBack(back *Set, fails *failureTable, suspects *Set, end int64) int64 {
 	if p.Set.Empty() || p.Over {
 		return 0
 	}
 	untried := back.Clone()
 	untried.Intersect(&p.Set)
+	untried.Subtract(suspects)
 	for at := range fails.All() {
 		untried.Remove(at, at+1)
 	}

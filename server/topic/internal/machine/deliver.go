@@ -48,7 +48,14 @@ func (g *GroupState) Next(now time.Time, limit int, dst []Piece) ([]Piece, Wait)
 	d.simple = g.filter == nil && !g.config.KeyOrder && !g.config.Hash &&
 		!slices.ContainsFunc(g.members, func(m *Member) bool { return m.filter != nil })
 	g.retry(d.now)
-	w, ok := d.serveAside()
+	var w Wait
+	ok := true
+	if !d.suspects.Empty() || d.draining.member != nil {
+		w, ok = d.serveAlone()
+	}
+	if ok {
+		w, ok = d.serveAside()
+	}
 	for ok && d.limit > 0 {
 		w, ok = d.step()
 	}
@@ -57,6 +64,9 @@ func (g *GroupState) Next(now time.Time, limit int, dst []Piece) ([]Piece, Wait)
 	}
 	if w.Reason == Idle || w.Reason == Full {
 		w = d.catchUp(w)
+	}
+	if w.Reason == Idle && (!d.simple || !d.suspects.Empty()) && d.anyAside() {
+		w.Reason = Credits // an acknowledgement may change it
 	}
 	return d.dst, w
 }
@@ -86,6 +96,10 @@ func (d *delivery) step() (Wait, bool) {
 	if j = min(j, int(d.mayOpen(r.From)-batch.Base)); j <= i {
 		return Wait{Reason: Full}, false
 	}
+	suspect := false
+	if !d.suspects.Empty() {
+		j, suspect = d.cutAtSuspects(batch, i, j)
+	}
 	attempt := 1
 	if d.fails.Upto(r.From) {
 		var end int64
@@ -98,6 +112,9 @@ func (d *delivery) step() (Wait, bool) {
 	if to := batch.Address(); to != "" && to != d.address {
 		d.pass(batch, i)
 		return Wait{}, true
+	}
+	if suspect {
+		return d.isolate(batch, i, j)
 	}
 	if d.simple && d.keys.Len() == 0 {
 		return d.inTurns(batch, i, j, attempt)
@@ -182,14 +199,7 @@ func (d *delivery) inTurns(batch *commitlog.Batch, i, j, attempt int) (Wait, boo
 // one deals with one message that not every member may have, or not now.
 func (d *delivery) one(batch *commitlog.Batch, i, attempt int) (Wait, bool) {
 	position := batch.Base + int64(i)
-	takers := 0
-	if d.filter.Accepts(batch, i) {
-		for _, m := range d.members {
-			if m.filter.Accepts(batch, i) {
-				takers++
-			}
-		}
-	}
+	takers := d.takers(batch, i)
 	if takers == 0 {
 		d.pass(batch, i)
 		return Wait{}, true
@@ -217,6 +227,18 @@ func (d *delivery) one(batch *commitlog.Batch, i, attempt int) (Wait, bool) {
 	return Wait{Reason: Credits}, slices.ContainsFunc(d.members, func(m *Member) bool { return m.budget.Has() })
 }
 
+// takers is how many members take message i.
+func (d *delivery) takers(batch *commitlog.Batch, i int) (n int) {
+	if d.filter.Accepts(batch, i) {
+		for _, m := range d.members {
+			if m.filter.Accepts(batch, i) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // pass is done with message i, which is for nobody in the group.
 func (d *delivery) pass(batch *commitlog.Batch, i int) {
 	position := batch.Base + int64(i)
@@ -235,7 +257,7 @@ func (d *delivery) choose(batch *commitlog.Batch, i, takers int, key string) *Me
 	position := batch.Base + int64(i)
 	at, of := d.turn, len(d.members)
 	if d.config.Hash {
-		at, of = int(hash(key, d.p.number, position)&0x7fffffff)%takers, 1
+		at, of = hashed(key, d.p.number, position, takers), 1
 	}
 	var may []*Member
 	for k := range d.members { // by name from the first, or in turns
@@ -298,7 +320,7 @@ func (d *delivery) hand(m *Member, batch *commitlog.Batch, i, j, attempt int) {
 	d.GroupState.begins(d.deadline)
 	d.leases.Insert(lease[*Member]{
 		From: batch.Base + int64(i), To: batch.Base + int64(j), Deadline: d.deadline, Size: int64(batch.Size(i, j)),
-		Owner: m,
+		Order: m.budget.Order(), Owner: m,
 	})
 	m.inFlight += int64(j - i)
 	d.handed += int64(j - i)
@@ -311,6 +333,11 @@ func (d *delivery) hand(m *Member, batch *commitlog.Batch, i, j, attempt int) {
 		}
 	}
 	d.dst = append(d.dst, Piece{Member: m, Batch: batch, From: i, To: j, Attempt: attempt})
+}
+
+// hashed is which of a number of members HASH chooses for a message.
+func hashed(key string, partition int32, position int64, takers int) int {
+	return int(hash(key, partition, position)&0x7fffffff) % takers
 }
 
 // hash is Java's String.hashCode of a key or, without one, of the message's id.

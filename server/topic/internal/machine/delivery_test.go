@@ -84,15 +84,17 @@ func TestLeaseEnds(t *testing.T) {
 	_, refused := a.Ack(Positions{Base: 0, Count: 4}, nil)
 	same(t, "late", refused, []Refusal{{From: 0, To: 2, Outcome: LeaseLost}, {From: 3, To: 4, Outcome: NotDelivered}})
 	b := r.member(g, "b")
-	same(t, "again", r.next(g), []handed{{0, "a", 2}, {1, "b", 2}})
+	same(t, "again", r.next(g), []handed{{0, "a", 2}, {1, "b", 1}})
 	a.Detach(true, r.now)
-	same(t, "after it broke", r.next(g), []handed{{0, "b", 3}})
+	same(t, "after it broke", r.next(g), nil) // one of them has a message, which may be what breaks members
 	b.Detach(false, r.now)
 	c := r.member(g, "c")
-	same(t, "after it left", r.next(g), []handed{{0, "c", 3}, {1, "c", 2}})
-	_, refused = b.Ack(Positions{Base: 0}, nil)
-	same(t, "who has left", refused, []Refusal{{From: 0, To: 1, Outcome: LeaseLost}})
-	r.ack(c, 0, 3)
+	same(t, "after it left", r.next(g), []handed{{0, "c", 3}})
+	_, refused = b.Ack(Positions{Base: 1}, nil)
+	same(t, "who has left", refused, []Refusal{{From: 1, To: 2, Outcome: LeaseLost}})
+	r.ack(c, 0, 1)
+	same(t, "after that", r.next(g), []handed{{1, "c", 1}})
+	r.ack(c, 1, 2)
 	is(t, "processed", g.Stats().Processed, 3)
 }
 

@@ -9,9 +9,9 @@
 // one place: ready, leased, delayed, waiting for its key, or being stored as a dead letter.
 //
 // Each part of a group has a file: leases (lease.go), keys in order (keylock.go), failures,
-// their pauses and dead letters (failure.go), the positions of a backfill (catchup.go), the
-// credits of a session (budget.go), filters (filter.go), why a member is refused (outcome.go),
-// and the stored form (cursor.go, save.go).
+// their pauses and dead letters (failure.go), messages that may end consumers (suspects.go), the
+// positions of a backfill (catchup.go), the credits of a session (budget.go), filters (filter.go),
+// why a member is refused (outcome.go), and the stored form (cursor.go, save.go).
 //
 // Concurrency: a Machine and its groups belong to their caller. A Budget is safe for
 // concurrent use; its lock is held during no call to anything else.

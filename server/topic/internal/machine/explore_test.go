@@ -52,7 +52,9 @@ func (w *world) step() {
 			w.attach()
 		}
 	case n < 24:
-		w.detach()
+		if w.detach(); w.one(2) {
+			w.elsewhere()
+		}
 	case n < 52:
 		w.next()
 	case n < 73:
@@ -127,6 +129,11 @@ func (w *world) move() {
 					delete(g.fails, p)
 					delete(g.dying, p)
 					delete(g.letters, p)
+				}
+			}
+			for p := range g.suspects {
+				if p < to {
+					delete(g.suspects, p)
 				}
 			}
 		}

@@ -10,7 +10,8 @@ import (
 // GroupState is a group of a partition.
 //
 // Every position that it reads and has not acknowledged is in exactly one place: ready,
-// leased, delayed, waiting for its key, waiting for a member, parked, or dying. Those of a
+// leased, delayed, waiting for its key, waiting for a member that has credits or, if it is suspect, no
+// messages, parked, or dying. Those of a
 // backfill are ready in its own place.
 type GroupState struct {
 	p      *Machine
@@ -33,7 +34,11 @@ type GroupState struct {
 	leases  leaseTable[*Member] // members have
 	fails   *failureTable       // what was delivered in vain, and what it waits for
 	history catchUp             // what it catches up beside
-	keys    *keyTable           // of which a message is under way
+	// suspects were with members that ended abnormally, and draining is the member that is to take one:
+	// see suspects.go.
+	suspects Set
+	draining draining
+	keys     *keyTable // of which a message is under way
 	// reached is behind what Next has come to, but for a backfill, and open how many messages it has
 	// come to that are not acknowledged, a backfill's as well: see MaxOpen.
 	reached int64
@@ -188,9 +193,7 @@ func (g *GroupState) end(s State) {
 	g.reset()
 	g.keys.Reset(func(int64) bool { return false })
 	g.fails.StopWaiting()
-	for _, m := range g.members {
-		m.aside.Clear()
-	}
+	g.stopWaiting()
 	g.ready = Set{}
 	g.reached, g.open = 0, 0 // it may come back, which begins anew
 	g.changed()
@@ -269,9 +272,11 @@ func (g *GroupState) trim(start int64) {
 	}
 	g.history.Trim(start)
 	g.fails.Forget(start)
+	g.suspects.Remove(0, start)
 	for _, m := range g.members {
 		m.lost.Trim(start)
 		m.aside.Remove(0, start)
+		m.alone.Remove(0, start)
 	}
 	g.start, g.floor = max(g.start, start), max(g.floor, start)
 	for l := g.leases.All(); len(l) > 0 && l[0].From < start; l = g.leases.All() {
@@ -288,6 +293,7 @@ func (g *GroupState) trim(start int64) {
 func (g *GroupState) reset() {
 	g.endLeases(g.p.end)
 	g.fails.Clear()
+	g.suspects.Clear()
 }
 
 // endLeases ends the leases of positions below a position, and returns these. Members
@@ -313,7 +319,7 @@ func (g *GroupState) putBack(back *Set) {
 			}
 		}
 	} else {
-		g.open -= g.history.PutBack(back, g.fails, g.p.end)
+		g.open -= g.history.PutBack(back, g.fails, &g.suspects, g.p.end)
 	}
 	if runs := back.Runs(); len(runs) == 1 {
 		g.ready.Add(runs[0].From, runs[0].To)
@@ -336,9 +342,7 @@ func (g *GroupState) cut(i int, from, to int64) {
 func (g *GroupState) rebuild() {
 	g.fails.StopWaiting()
 	g.keys.Reset(func(position int64) bool { return g.fails.Dying.Contains(position) || g.leases.Has(position) })
-	for _, m := range g.members {
-		m.aside.Clear()
-	}
+	g.stopWaiting()
 	var away Set
 	if !g.config.KeyOrder {
 		away = g.fails.Dying.Clone()
@@ -349,7 +353,7 @@ func (g *GroupState) rebuild() {
 	g.ready = g.readable.Clone()
 	g.ready.Subtract(&g.acked)
 	g.ready.Subtract(&away)
-	others := g.history.Rebuild(&g.acked, &away, g.fails)
+	others := g.history.Rebuild(&g.acked, &away, g.fails, &g.suspects)
 	g.ready.Union(&others)
 	g.recount()
 }
@@ -414,6 +418,7 @@ func (g *GroupState) Attach(name string, f *Filter, b *Budget) (*Member, error) 
 	return m, nil
 }
 
-func (g *GroupState) anyAside() bool {
-	return slices.ContainsFunc(g.members, func(m *Member) bool { return !m.aside.Empty() })
-}
+// anyAside reports whether messages wait for members.
+func (g *GroupState) anyAside() bool { return slices.ContainsFunc(g.members, (*Member).awaited) }
+
+func (m *Member) awaited() bool { return !m.aside.Empty() || !m.alone.Empty() }

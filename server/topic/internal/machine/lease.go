@@ -10,11 +10,13 @@ type lease[O comparable] struct {
 	From, To int64
 	Deadline int64 // unix ns
 	Size     int64 // bytes of the messages
+	Order    int64 // of the first of them among what the owner got, in all partitions
 	Owner    O
 }
 
 // leaseTable holds leases by position, which do not overlap. They are added behind and taken
-// away in front, mostly. Neighbours of one owner that end together are one.
+// away in front, mostly. Neighbours of one owner that end together are one, if they were handed out in
+// their order.
 type leaseTable[O comparable] struct {
 	list []lease[O]
 	head int // of list, from which on they are
@@ -44,7 +46,8 @@ func (l *leaseTable[O]) Has(p int64) bool {
 func (l *leaseTable[O]) Insert(n lease[O]) {
 	i := l.Find(n.From)
 	all := l.All()
-	if i > 0 && all[i-1].To == n.From && all[i-1].Owner == n.Owner && all[i-1].Deadline == n.Deadline {
+	if i > 0 && all[i-1].To == n.From && all[i-1].Owner == n.Owner && all[i-1].Deadline == n.Deadline &&
+		all[i-1].Order <= n.Order {
 		all[i-1].To = n.To
 		all[i-1].Size += n.Size
 		return

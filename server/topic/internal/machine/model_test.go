@@ -47,9 +47,11 @@ type modelGroup struct {
 	dying   map[int64]bool
 	letters map[int64]bool // of those that die, nobody has fetched these
 	moves   int64
-	members []*modelMember
-	saved   *snapshot
-	real    *GroupState
+	// suspects were with a member that ended abnormally.
+	suspects map[int64]bool
+	members  []*modelMember
+	saved    *snapshot
+	real     *GroupState
 }
 
 type fail struct {
@@ -60,6 +62,8 @@ type fail struct {
 type loan struct {
 	member      *modelMember
 	end, surely time.Time // it does not end before, and ends then
+	deadline    int64     // as the machine counts
+	order       int       // of the delivery among those of the member
 }
 
 type modelMember struct {
@@ -68,6 +72,11 @@ type modelMember struct {
 	kind string
 	lost map[int64]bool
 	real *Member
+
+	order     int // deliveries
+	guessed   int // deliveries up to here were guessed about
+	elsewhere int // messages in other partitions
+	hidden    int64
 }
 
 // snapshot is what a saved cursor says.
@@ -173,6 +182,12 @@ func (g *modelGroup) reset() {
 	clear(g.fails)
 	clear(g.dying)
 	clear(g.letters)
+	clear(g.suspects)
+}
+
+// tried reports whether a message was delivered and has come back for more than a moment.
+func (g *modelGroup) tried(r *record) bool {
+	return g.fails[r.position].attempts > 0 || g.suspects[r.position]
 }
 
 func (m *model) trim(start int64) {
@@ -182,6 +197,7 @@ func (m *model) trim(start int64) {
 			delete(g.fails, p)
 			delete(g.dying, p)
 			delete(g.letters, p)
+			delete(g.suspects, p)
 			for _, member := range g.members {
 				delete(member.lost, p)
 			}
@@ -196,6 +212,7 @@ func (m *model) trim(start int64) {
 func (m *model) acknowledge(g *modelGroup, p int64) {
 	m.at(p).acked[g] = true
 	delete(g.fails, p)
+	delete(g.suspects, p)
 }
 
 // failed counts an attempt.
@@ -335,7 +352,7 @@ func (m *model) restore(g *modelGroup) {
 	s := g.saved
 	g.start, g.moves = max(s.start, m.start), s.moves
 	g.members, g.leases, g.dying, g.letters = nil, map[int64]loan{}, map[int64]bool{}, map[int64]bool{}
-	g.fails = map[int64]fail{}
+	g.fails, g.suspects = map[int64]fail{}, map[int64]bool{}
 	for p, f := range s.fails {
 		if p >= m.start {
 			g.fails[p] = f
@@ -459,6 +476,9 @@ func (m *model) compareGroup(g *modelGroup) string {
 		}
 		if got, want := g.real.fails.Get(r.position).Attempts, g.fails[r.position].attempts; got != want {
 			return fmt.Sprintf("%s counts %d attempts of %d, should be %d", g.config.Name, got, r.position, want)
+		}
+		if got, want := g.real.suspects.Contains(r.position), g.suspects[r.position]; got != want && r.reads(g) {
+			return fmt.Sprintf("%s: %d is suspect: %v, should be %v", g.config.Name, r.position, got, want)
 		}
 		if got, want := g.real.fails.Dying.Contains(r.position), g.dying[r.position]; got != want {
 			return fmt.Sprintf("%s has a letter of %d: %v, should be %v", g.config.Name, r.position, got, want)

@@ -43,34 +43,6 @@ func (w *world) attach() {
 	g.members = append(g.members, m)
 }
 
-func (w *world) detach() {
-	m := w.member()
-	if m == nil {
-		return
-	}
-	failed := w.one(2)
-	w.log("detach %s of %s, failed %v", m.name, m.g.config.Name, failed)
-	if failed { // what was not sent is no attempt
-		unsent, list := w.some(m)
-		m.real.Return(unsent)
-		for _, p := range list {
-			if m.g.leases[p].member == m {
-				delete(m.g.leases, p)
-			}
-		}
-	}
-	m.real.Detach(failed, w.now)
-	m.g.members = slices.DeleteFunc(m.g.members, func(o *modelMember) bool { return o == m })
-	for p, l := range m.g.leases {
-		if l.member == m {
-			delete(m.g.leases, p)
-			if failed {
-				w.m.failed(m.g, p, 0, w.now)
-			}
-		}
-	}
-}
-
 // next hands out messages and holds each piece to the rules.
 func (w *world) next() {
 	g := w.group()
@@ -151,8 +123,18 @@ func (w *world) handed(g *modelGroup, piece Piece, i int, parked []Parked) {
 		w.fail("%s: the hash of %d chooses another than %s", g.config.Name, o, m.name)
 	}
 	w.keyOrder(g, r, parked)
-	step := g.config.Lease/leaseSteps + 1
-	g.leases[o] = loan{m, w.now.Add(g.config.Lease), w.now.Add(g.config.Lease + step)}
+	w.alone(m, o)
+	m.order++
+	g.lend(o, w.loan(m, m.order))
+}
+
+// loan is a lease that begins now.
+func (w *world) loan(m *modelMember, order int) loan {
+	c := &m.g.config
+	return loan{
+		member: m, end: w.now.Add(c.Lease), surely: w.now.Add(c.Lease + c.Lease/leaseSteps + 1), order: order,
+		deadline: m.g.real.leaseEnd(w.now.UnixNano()),
+	}
 }
 
 // javaHash1 is what Java makes of a key of one letter, or of the id of a message.
@@ -176,7 +158,7 @@ func (w *world) keyOrder(g *modelGroup, r *record, parked []Parked) {
 		for _, other := range w.m.records {
 			// What is caught up has an order of its own.
 			before := other.position < r.position && len(g.takers(other)) > 0 && other.history[g] == r.history[g] &&
-				(!r.history[g] || g.fails[r.position].attempts == 0)
+				(!r.history[g] || !g.tried(r))
 			if other != r && other.key == r.key && other.reads(g) && !other.acked[g] &&
 				(before || g.leases[other.position].member != nil) {
 				w.fail("%s: %d goes before %d of the same key", g.config.Name, r.position, other.position)
@@ -221,13 +203,16 @@ func (w *world) passed(g *modelGroup) {
 // leftBehind checks that nothing was kept back without a reason.
 func (w *world) leftBehind(g *modelGroup, why Reason) {
 	credits := slices.ContainsFunc(g.members, func(m *modelMember) bool { return m.real.budget.Has() })
+	if why == Idle || why == Credits {
+		w.suspectsLeft(g)
+	}
 	switch why {
 	case Limit:
 		return
 	case Credits:
-		if credits && g.kind == "" && !g.config.KeyOrder && !w.m.catches(g) {
+		if credits && g.kind == "" && !g.config.KeyOrder && !w.m.catches(g) && !g.real.anyAside() {
 			for _, m := range g.members { // not even for a small message
-				if messages, bytes := m.real.budget.Left(); messages > 0 && bytes > 100 {
+				if messages, bytes := m.real.budget.Left(); messages > 0 && bytes > 100 && m.real.budget.Has() {
 					w.fail("%s: %s has credits", g.config.Name, m.name)
 				}
 			}
@@ -252,18 +237,13 @@ func (w *world) leftBehind(g *modelGroup, why Reason) {
 			}
 		}
 		waits := g.leases[r.position].member != nil || f.dueAll.After(w.now) || spent
-		late := r.history[g] && f.attempts == 0
+		late := r.history[g] && !g.tried(r)
 		if !r.reads(g) || r.acked[g] || waits || w.blocked(g, r) || late && !w.mayCatchUp(g, r) {
 			continue
 		}
-		able := slices.ContainsFunc(g.takers(r), func(m *modelMember) bool {
-			messages, bytes := m.real.budget.Left()
-			return messages > 0 && bytes > 100
-		})
+		able := slices.ContainsFunc(g.takers(r), func(m *modelMember) bool { return m.able(r) })
 		if g.config.Hash && len(g.takers(r)) > 0 {
-			m := g.takers(r)[javaHash1(r, r.position)%len(g.takers(r))]
-			messages, bytes := m.real.budget.Left()
-			able = messages > 0 && bytes > 100
+			able = g.takers(r)[javaHash1(r, r.position)%len(g.takers(r))].able(r)
 		}
 		if able || len(g.takers(r)) == 0 {
 			w.fail("%s: %d is left behind", g.config.Name, r.position)
@@ -380,13 +360,16 @@ func (w *world) settle() {
 		refused = m.real.Nack(s, delay, "no", w.now, nil)
 		for _, p := range own {
 			delete(g.leases, p)
+			delete(g.suspects, p)
 			m.lost[p] = true
 			w.m.failed(g, p, delay, w.now)
 		}
 	case "extend":
 		refused = m.real.Extend(s, w.now, nil)
 		for _, p := range own {
-			g.leases[p] = loan{m, w.now.Add(g.config.Lease), w.now.Add(g.config.Lease + g.config.Lease/leaseSteps + 1)}
+			order := g.leases[p].order
+			delete(g.leases, p)
+			g.lend(p, w.loan(m, order))
 		}
 	}
 	w.after(what, g, m)
@@ -426,6 +409,7 @@ func (w *world) pass() {
 func (w *world) expire() {
 	w.pass()
 	for _, g := range w.m.groups {
+		w.before("expire", g, nil)
 		woken := g.real.Wake(w.now)
 		w.after("expire", g, nil)
 		at, ok := g.real.wakeAt()
@@ -435,6 +419,7 @@ func (w *world) expire() {
 		if w.bug == nil && ok == woken.Next.IsZero() || ok && w.bug == nil && !at.Equal(woken.Next) {
 			w.fail("%s: Wake wants to be called again at %v, should be %v", g.config.Name, woken.Next, at)
 		}
+		lost := map[*modelMember][]int64{}
 		for p, l := range g.leases {
 			ended := !g.real.leases.Has(p)
 			if ended && l.end.After(w.now) {
@@ -444,10 +429,12 @@ func (w *world) expire() {
 				w.fail("%s: the lease of %d does not end", g.config.Name, p)
 			}
 			if ended {
-				delete(g.leases, p)
 				l.member.lost[p] = true
-				w.m.failed(g, p, 0, w.now)
+				lost[l.member] = append(lost[l.member], p)
 			}
+		}
+		for m, list := range lost {
+			w.ended(m, list)
 		}
 	}
 }

@@ -61,6 +61,7 @@ func (g *GroupState) Skip(to int64) int64 {
 	n := g.drop(to)
 	g.endLeases(to)
 	g.fails.Forget(to)
+	g.suspects.Remove(0, to)
 	g.changed()
 	g.rebuild()
 	return n

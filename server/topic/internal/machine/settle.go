@@ -12,6 +12,7 @@ type Member struct {
 	budget   *Budget
 	inFlight int64
 	aside    Set // what waits until it has credits
+	alone    Set // suspects, which wait until it has no messages
 	lost     losses
 	gone     bool
 }
@@ -83,6 +84,9 @@ func (g *GroupState) done(from, to int64) {
 	g.processed += to - from
 	g.version++
 	g.fails.Done(from, to)
+	if !g.suspects.Empty() {
+		g.suspects.Remove(from, to)
+	}
 	if g.keys.Len() > 0 {
 		for p := from; p < to; p++ {
 			if next, ok := g.keys.Free(p, g.acked.Contains); ok {
@@ -99,6 +103,7 @@ func (m *Member) Nack(s Positions, delay time.Duration, reason string, now time.
 	return m.each(s, dst, func(i int, from, to int64) {
 		m.g.cut(i, from, to)
 		m.lose(from, to)
+		m.g.suspects.Remove(from, to)
 		var back Set
 		m.g.fail(from, to, delay, reason, at, &back)
 		m.g.putBack(&back)
@@ -119,8 +124,9 @@ func (m *Member) Return(s Positions) {
 func (m *Member) Extend(s Positions, now time.Time, dst []Refusal) []Refusal {
 	at := m.g.extended(now)
 	return m.each(s, dst, func(i int, from, to int64) {
+		order := m.g.leases.All()[i].Order
 		size := m.g.leases.Cut(i, from, to)
-		m.g.leases.Insert(lease[*Member]{From: from, To: to, Deadline: at, Size: size, Owner: m})
+		m.g.leases.Insert(lease[*Member]{From: from, To: to, Deadline: at, Size: size, Order: order, Owner: m})
 	})
 }
 
@@ -144,7 +150,8 @@ func (g *GroupState) extended(now time.Time) int64 {
 }
 
 // Detach takes the member out of the group; what it has can be delivered to others at
-// once. With failed this was an attempt that failed, as when its connection broke.
+// once. With failed that is an abnormal end, as when its connection broke: what it has becomes suspect.
+// Of the members of a session, that with the lowest First is detached first.
 func (m *Member) Detach(failed bool, now time.Time) {
 	if m.gone {
 		return
@@ -158,23 +165,30 @@ func (m *Member) Detach(failed bool, now time.Time) {
 		}
 	}
 	g.p.filters.Release(m.filter)
+	if g.draining.member == m {
+		g.stopDraining()
+	}
 	own := g.leases.Take(nil, func(l *lease[*Member]) bool { return l.Owner == m })
 	g.giveBack(own, failed, "the member has left", now)
-	if g.anyAside() || !m.aside.Empty() {
+	if g.anyAside() || m.awaited() {
 		g.rebuild()
 	}
 }
 
-// giveBack makes leases that are taken away ready for others.
+// giveBack makes leases that are taken away ready for others. With failed they ended abnormally.
 func (g *GroupState) giveBack(list []lease[*Member], failed bool, reason string, now time.Time) {
 	var back Set
+	var charged map[*Member]blame
+	if failed {
+		charged = blamed(list)
+	}
 	for i := range list {
 		l := &list[i]
 		l.Owner.inFlight -= l.To - l.From
 		l.Owner.budget.Back(l.To-l.From, l.Size)
 		l.Owner.lose(l.From, l.To)
 		if failed {
-			g.fail(l.From, l.To, 0, reason, now.UnixNano(), &back)
+			g.suspect(l, charged, reason, now.UnixNano(), &back)
 		} else {
 			back.Add(l.From, l.To)
 		}

@@ -8,10 +8,11 @@ type Stall int
 
 // Why a group gets nothing.
 const (
-	Flowing     Stall = iota // it need not, or nothing keeps it from it
-	AtBound                  // as many messages are open as may be, see MaxOpen
-	Undelivered              // messages are ready, and a member has credits
-	KeysHeld                 // all that is left waits behind messages of the same key, which members have
+	Flowing      Stall = iota // it need not, or nothing keeps it from it
+	AtBound                   // as many messages are open as may be, see MaxOpen
+	Undelivered               // messages are ready, and a member has credits
+	KeysHeld                  // all that is left waits behind messages of the same key, which members have
+	SuspectsHeld              // suspects wait until a member has nothing, and the members keep what they have
 )
 
 // String returns what an operator reads.
@@ -23,6 +24,9 @@ func (s Stall) String() string {
 		return "messages are ready and a member has credits: restart the server that has the topic, and report this"
 	case KeysHeld:
 		return "messages wait for keys whose messages a member extends and does not acknowledge"
+	case SuspectsHeld:
+		return "messages of a member that ended abnormally wait for a member that has no other messages: " +
+			"the members extend theirs and do not acknowledge them"
 	}
 	return ""
 }
@@ -38,6 +42,9 @@ func (g *GroupState) Stalled(polled bool) Stall {
 	}
 	if at, some := g.ready.Next(g.reached); some && g.there(at) && g.room() <= 0 {
 		return AtBound
+	}
+	if d := g.draining.member; d != nil && (polled || d.budget.Awaits()) {
+		return SuspectsHeld
 	}
 	if !polled && !slices.ContainsFunc(g.members, func(m *Member) bool { return m.budget.idle() }) {
 		return Flowing

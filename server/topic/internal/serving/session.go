@@ -56,7 +56,8 @@ type Session struct {
 
 	mu     sync.Mutex
 	queue  []Event
-	ended  string // the reason
+	late   []Event // deliveries that came when it had ended
+	ended  string  // the reason
 	called time.Time
 	inside int // calls of Receive that have not returned
 }
@@ -111,6 +112,8 @@ func (s *Session) push(e Event) {
 	s.mu.Lock()
 	if s.ended == "" {
 		s.queue = append(s.queue, e)
+	} else if len(e.Deliveries) > 0 {
+		s.late = append(s.late, e) // until its budget is closed, see leave
 	}
 	s.mu.Unlock()
 	s.signal()
@@ -352,19 +355,47 @@ func (s *Session) End(why string) (last bool) {
 	return last
 }
 
-// leave takes the members out of the group. What was not sent is no attempt.
+// leave takes the members out of the group, after an abnormal end that first from which the session
+// got what it probably died of: the earliest message that it was sent and had not settled. What was
+// not sent is no attempt.
 func (s *Session) leave(unsent []Event, failed bool) {
+	s.budget.Close()
+	first := 0
+	if failed {
+		first = s.returnUnsent(unsent)
+	}
 	now := s.group.cfg.Clock()
-	for n, m := range s.members {
-		s.group.do(n, func(*machine.GroupState) {
-			if failed {
-				returnIn(n, m, unsent)
-			}
-			m.Detach(failed, now)
-		})
+	for i := range s.members {
+		n := (first + i) % len(s.members)
+		m := s.members[n]
+		s.group.do(n, func(*machine.GroupState) { m.Detach(failed, now) })
 		s.group.byMember.Delete(m)
 	}
 	s.group.WakeAll()
+}
+
+// returnUnsent gives back what was not sent, and returns the partition of the earliest message that
+// was. A pump may hand out for the session meanwhile:
+//
+//  1. It takes credits of the session, and holds the lock of a partition.
+//  2. The session ends, and its budget is closed: nothing else is taken.
+//  3. The pump queues the delivery, which is late, and frees the lock.
+//  4. The lock is taken here, and what is late is given back.
+func (s *Session) returnUnsent(unsent []Event) (first int) {
+	earliest := machine.NoEnd
+	for n, m := range s.members {
+		s.group.cfg.Parts[n].Do(func(*machine.Machine) {
+			returnIn(n, m, unsent)
+			s.mu.Lock()
+			late := s.late
+			s.mu.Unlock()
+			returnIn(n, m, late)
+			if order := m.First(); order < earliest {
+				earliest, first = order, n
+			}
+		})
+	}
+	return first
 }
 
 func (s *Session) open() error {

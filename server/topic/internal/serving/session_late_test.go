@@ -182,8 +182,9 @@ func TestNextLeaseIsOverMeanwhile(t *testing.T) {
 			}
 			late.Add(int64(10 * time.Second))
 		}
-		s := x.attach(SessionOptions{Member: "1", Messages: 10, Bytes: 1 << 20, Renew: true})
-		for range 3 {
+		for _, name := range []string{"1", "2", "3"} {
+			s := x.attach(SessionOptions{Member: name, Messages: 1, Bytes: 1 << 20})
+			defer s.End("DETACHED")
 			x.publish(1)
 			_, err := s.Receive(t.Context(), 10)
 			testkit.Must(t, err)
@@ -194,7 +195,6 @@ func TestNextLeaseIsOverMeanwhile(t *testing.T) {
 		if !slices.Equal(failed, []int64{0, 1, 2}) {
 			t.Errorf("the leases of %v have ended, want 0, 1 and 2", failed)
 		}
-		s.End("DETACHED")
 		x.group.Close("")
 	})
 }
@@ -207,15 +207,16 @@ func TestLostAndDeliveredAgain(t *testing.T) {
 		// Message 0 fails for good when its lease ends, with which the lease of message 1 ends. The
 		// group delivers that again before the call that ended the leases returns.
 		x.letters = func([]machine.Undeliverable) { x.group.pump(t.Context(), 10) }
-		s := x.attach(SessionOptions{Member: "1", Messages: 10, Bytes: 1 << 20, Renew: true})
+		other := x.attach(SessionOptions{Member: "2", Messages: 1, Bytes: 1 << 20, Renew: true})
 		x.publish(1)
 		for attempt := range 3 {
-			_, err := s.Receive(t.Context(), 10)
+			_, err := other.Receive(t.Context(), 10)
 			testkit.Must(t, err)
 			if attempt < 2 {
-				x.nack(s, 0)
+				x.nack(other, 0)
 			}
 		}
+		s := x.attach(SessionOptions{Member: "1", Messages: 10, Bytes: 1 << 20, Renew: true})
 		x.publish(1)
 		_, err := s.Receive(t.Context(), 10)
 		testkit.Must(t, err)
@@ -223,13 +224,14 @@ func TestLostAndDeliveredAgain(t *testing.T) {
 		synctest.Wait()
 		e, err := s.Receive(t.Context(), 10)
 		testkit.Must(t, err)
-		testkit.Equal(t, "messages named as lost", e.LeaseLost[0].GetCount(), 2)
+		testkit.Equal(t, "messages named as lost", e.LeaseLost[0].GetCount(), 1)
 		e, err = s.Receive(t.Context(), 10)
 		testkit.Must(t, err)
 		if len(e.Deliveries) != 1 || e.Deliveries[0].Base != 1 || e.Deliveries[0].Attempts[0] != 2 {
 			t.Errorf("received %+v, want message 1 for the second time", e)
 		}
 		s.End("DETACHED")
+		other.End("DETACHED")
 		x.group.Close("")
 	})
 }

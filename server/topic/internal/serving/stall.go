@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"slices"
 	"time"
 
 	"github.com/parley-chat/parley/server/topic/internal/machine"
@@ -19,12 +20,17 @@ func (g *Group) look(n int, now time.Time) machine.Stall {
 	var moved int64
 	var why machine.Stall
 	var lease time.Duration
+	asked := false
 	g.cfg.Parts[n].Do(func(m *machine.Machine) {
 		if h := m.Group(g.cfg.Name); h != nil {
 			lease = h.Config().Lease
-			moved, why = h.Moved(), h.Stalled(g.asked(now, lease))
+			asked = g.asked(now, lease)
+			moved, why = h.Moved(), h.Stalled(asked)
 		}
 	})
+	if why != machine.AtBound && !asked && !g.receiving() { // members that do not read end as slow
+		why = machine.Flowing
+	}
 	p := &g.parts[n]
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,6 +64,15 @@ func (g *Group) asked(now time.Time, within time.Duration) bool {
 		}
 	}
 	return false
+}
+
+// receiving reports whether a session waits for an event.
+func (g *Group) receiving() bool {
+	return slices.ContainsFunc(g.Sessions(), func(s *Session) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.inside > 0
+	})
 }
 
 // Partitions is the number of partitions.
