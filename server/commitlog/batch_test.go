@@ -178,7 +178,9 @@ func TestGoldenRecords(t *testing.T) {
 		switch fields[1] {
 		case "batch", "batch-counted":
 			got, err := parseBatch(b, 1<<40+1)
-			if err != nil || got.before != map[string]int64{"batch-counted": 1 << 33}[fields[1]] || got.Base != batch.Base || got.Time != batch.Time || got.Producer != batch.Producer {
+			before := map[string]int64{"batch-counted": 1 << 33}[fields[1]]
+			if err != nil || got.before != before || got.Base != batch.Base || got.Time != batch.Time ||
+				got.Producer != batch.Producer {
 				t.Errorf("batch of %s is %+v, %v", fields[0], got, err)
 			}
 		case "head":

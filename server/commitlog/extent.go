@@ -40,8 +40,8 @@ func (l *Local) Size(ctx context.Context, topic uint64, partitions int32) (n int
 	return n, nil
 }
 
-// Bytes returns how many bytes the batches of a partition have. It reads one batch. Batches at the start that cannot be read, or that do not
-// say what is before them, are not counted.
+// Bytes returns how many bytes the batches of a partition have. It reads one batch. Batches at the
+// start that cannot be read, or that do not say what is before them, are not counted.
 func (l *Local) Bytes(ctx context.Context, id Partition) (int64, error) {
 	e, ok, err := l.ExtentFrom(ctx, id, 0)
 	if err != nil || !ok {

@@ -88,7 +88,8 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		cfg.Sessions = serving.NewSessions()
 	}
 	s := &Service{cfg: cfg, sessions: map[string]*Session{}, engine: serving.New(serving.Config{
-		Catalog: c, Log: cfg.Log, Events: cfg.Events, Clock: cfg.Clock, Logger: cfg.Logger, Resident: cfg.Resident, MaxBytes: cfg.MaxBytes,
+		Catalog: c, Log: cfg.Log, Events: cfg.Events, Clock: cfg.Clock, Logger: cfg.Logger, Resident: cfg.Resident,
+		MaxBytes: cfg.MaxBytes,
 		Counters: cfg.Counters,
 	})}
 	s.jobs = operations.NewJobs(operations.JobsConfig{

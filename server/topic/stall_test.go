@@ -1,6 +1,7 @@
 package topic
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -41,10 +42,25 @@ func TestStalledGroupIsSeen(t *testing.T) {
 				testkit.Must(t, err)
 			}
 		}
-		extend(20)
-		check("before a lease is over", "")
-		extend(20)
-		check("while the member extends", "wait for keys")
+		receiving := func(f func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() {
+				_, err := s.Receive(ctx, 1000)
+				done <- err
+			}()
+			f()
+			cancel()
+			testkit.Equal(t, "nothing comes", <-done, context.Canceled)
+		}
+		extend(40)
+		check("while nobody receives", "")
+		receiving(func() {
+			extend(20)
+			check("before a lease is over", "")
+			extend(20)
+			check("while the member extends", "wait for keys")
+		})
 		x.ack(s, had)
 		had = x.receive(s)
 		testkit.Equal(t, "messages after it", len(had), 1)
@@ -53,8 +69,10 @@ func TestStalledGroupIsSeen(t *testing.T) {
 		x.ack(s, had)
 		resume := x.engine.Topics.All()[0].Group("g").Hold() // nothing is handed out
 		x.publish("t", 2, 1)
-		testkit.Advance(40 * time.Second)
-		check("while nothing is handed out", "messages are ready")
+		receiving(func() {
+			testkit.Advance(40 * time.Second)
+			check("while nothing is handed out", "messages are ready")
+		})
 		resume()
 		x.ack(s, x.receive(s))
 		testkit.Advance(2 * time.Second)

@@ -106,7 +106,8 @@ func (a *Admission) Admit(ctx context.Context, procedure string, m any) (leave f
 	if err != nil {
 		return nil, err
 	}
-	if err = a.charge(ctx, c, caller); err == nil && c.more != nil && caller.User != "" && (c.programs || !caller.Service) {
+	pays := c.more != nil && caller.User != "" && (c.programs || !caller.Service)
+	if err = a.charge(ctx, c, caller); err == nil && pays {
 		leave, err = a.chargeMore(ctx, c, caller.User, m, leave)
 	}
 	if err == nil && caller.User != "" && procedure == deliveryv1connect.DeliveryServiceSubscribeProcedure {

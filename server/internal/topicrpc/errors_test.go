@@ -112,7 +112,8 @@ func TestEachReasonHasItsCode(t *testing.T) {
 		testkit.Equal(t, name+": code", r.Code.String(), want)
 		testkit.Equal(t, name+": name", r.Reason, name)
 		testkit.Equal(t, name+": text", r.Text, "what a person reads")
-		testkit.Equal(t, name+": is to be repeated", r.Retry > 0, name == "OVERLOADED" || name == "NO_OWNER" || name == "STORAGE_LOW")
+		repeated := name == "OVERLOADED" || name == "NO_OWNER" || name == "STORAGE_LOW"
+		testkit.Equal(t, name+": is to be repeated", r.Retry > 0, repeated)
 		testkit.Equal(t, name+": on the page", page[name], want)
 	}
 }

@@ -12,16 +12,6 @@ func (m *model) catches(g *modelGroup) bool {
 	return slices.ContainsFunc(m.records, func(r *record) bool { return r.history[g] && !r.acked[g] })
 }
 
-// behind is the first message that a group has to catch up, the end if there is none.
-func (m *model) behind(g *modelGroup) int64 {
-	for _, r := range m.records {
-		if r.history[g] && !r.acked[g] {
-			return r.position
-		}
-	}
-	return m.end
-}
-
 // leave makes what a group catches up like the rest.
 func (m *model) leave(g *modelGroup) {
 	for _, r := range m.records {

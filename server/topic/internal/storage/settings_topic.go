@@ -134,7 +134,8 @@ func TopicConfig(old, change *topicv1.TopicConfig, p topicv1.Preset) (*topicv1.T
 // keeps reports whether something is set that is Kafka's where Kafka has the messages.
 func keeps(c *topicv1.TopicConfig) bool {
 	return c.GetPartitions() != 0 || c.GetMessageRetention() != nil || c.GetMaxRetention() != nil ||
-		c.GetZeroSubscriptionRetention() != nil || c.GetMaxBytes() != 0 || (c != nil && c.BlockWritesOnZeroSubscriptions != nil)
+		c.GetZeroSubscriptionRetention() != nil || c.GetMaxBytes() != 0 ||
+		(c != nil && c.BlockWritesOnZeroSubscriptions != nil)
 }
 
 // clearKept leaves open how long messages are kept, and whether some are taken.
