@@ -86,7 +86,7 @@ func TestUpdateSubscription(t *testing.T) {
 			}
 			if again { // the lease ends after 5 s and not 30
 				time.Sleep(7 * time.Second)
-				if list = x.receive(s); len(list) == 0 || list[0].attempt != 2 {
+				if list = x.receive(s); len(list) != 1 { // each of what it had comes alone
 					t.Errorf("after the lease: %v", list)
 				}
 			}

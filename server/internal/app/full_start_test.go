@@ -121,5 +121,6 @@ func group() *chatv1.CreateChatRequest {
 }
 
 func isFull(err error) bool {
-	return connect.CodeOf(err) == connect.CodeResourceExhausted && strings.Contains(err.Error(), "storage is full")
+	return connect.CodeOf(err) == connect.CodeResourceExhausted &&
+		(strings.Contains(err.Error(), "storage is full") || strings.Contains(err.Error(), "disk is nearly full"))
 }

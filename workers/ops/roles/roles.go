@@ -59,7 +59,7 @@ var least = map[string]map[auth.Role][]string{
 	},
 	topicv1connect.SubscriptionServiceName: {
 		auth.Viewer: {"GetSubscription", "ListSubscriptions"},
-		auth.Admin: {"CreateSubscription", "PauseSubscription", "ResumeSubscription", "CancelSubscription",
+		auth.Admin: {"CreateSubscription", "UpdateSubscription", "PauseSubscription", "ResumeSubscription", "CancelSubscription",
 			"SeekSubscription", "UnparkKeys", "Heartbeat"},
 	},
 	topicv1connect.BackfillServiceName: {
