@@ -50,10 +50,10 @@ func (s *Service) Publish(
 		return nil, err
 	}
 	defer l.Release()
-	if err := s.engine.Publisher.Admit(ctx, l, r, int64(size)); err != nil {
+	appends, places := serving.Distribute(l, r)
+	if err := s.engine.Publisher.Admit(ctx, l, appends, int64(size)); err != nil {
 		return nil, err
 	}
-	appends, places := serving.Distribute(l, r)
 	done, err := s.engine.Publisher.Append(ctx, l, appends, true)
 	if err != nil {
 		return nil, err

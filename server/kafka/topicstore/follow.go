@@ -7,6 +7,7 @@ import (
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/topicstore/state"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Follow implements commitlog.Follower.
@@ -51,21 +52,14 @@ const (
 
 // watch looks for what others write to shared topics, until the context ends.
 func (l *Log) watch(ctx context.Context) {
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	wait.Every(ctx, watchEvery, func() {
 		for _, t := range l.shared() {
 			if err := l.look(ctx, t); err != nil && ctx.Err() == nil {
 				l.cfg.Logger.Warn("a shared topic cannot be followed, trying again", "topic", t.Name, "error", err)
 			}
 		}
 		l.news()
-	}
+	})
 }
 
 func (l *Log) shared() (list []*topic) {

@@ -103,6 +103,5 @@ func (s *Store) Size(lower, upper []byte) (int64, error) {
 
 // Short reports whether less than twice the reserve is free.
 func (s *Store) Short() bool {
-	now := s.disk.State(s.opts.now())
-	return now.Full || now.Reserve > 0 && now.Free < 2*now.Reserve
+	return s.disk.Short()
 }

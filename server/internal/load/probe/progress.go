@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/parley-chat/parley/server/wait"
 )
 
 const barWidth = 20
@@ -46,18 +48,7 @@ func (p *Progress) During(name string, total time.Duration, line func(context.Co
 		}
 		p.print(name, time.Since(began), total, text)
 	}
-	wg.Go(func() {
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				show()
-			}
-		}
-	})
+	wg.Go(func() { wait.Every(ctx, time.Second, show) })
 	return func() {
 		cancel()
 		wg.Wait()

@@ -142,6 +142,9 @@ func within(ms, until int64, most time.Duration) bool {
 // Refusing reports whether writes were refused when last asked.
 func (w *Watch) Refusing() bool { return w.full.Load() }
 
+// Short reports whether less than twice the reserve was free when last asked, or writes were refused.
+func (w *Watch) Short() bool { return w.full.Load() || w.free.Load() < 2*w.reserve.Load() }
+
 // Crowded reports whether half of the reserve is used: what can wait must.
 func (w *Watch) Crowded(now time.Time) bool {
 	w.Full(now)

@@ -10,6 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Times of heartbeats.
@@ -22,17 +23,10 @@ const (
 // are due in one write. It has a goroutine and a timeout of its own: nothing that is slow
 // elsewhere holds it up.
 func (j *Jobs) runHeartbeats(ctx context.Context) {
-	tick := time.NewTicker(heartbeatsEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	wait.Every(ctx, heartbeatsEvery, func() {
 		j.cfg.EndSilent()
 		j.flushHeartbeats(ctx)
-	}
+	})
 }
 
 type heartbeatWrite struct {

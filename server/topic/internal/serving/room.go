@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
@@ -43,19 +42,18 @@ func (s *topicSize) admit(n, most int64, now time.Time, look func() (int64, erro
 // Admit refuses a publish of so many bytes to a topic that has as many as it may, and on a disk
 // that is short: there the rest is for chats. A request whose number the topic remembers stores
 // nothing and is let through, so that its sender learns what became of it.
-func (p *Publisher) Admit(ctx context.Context, l *OpenTopic, r *topicv1.PublishRequest, n int64) error {
-	full := p.full(ctx, l, n)
-	if full == nil {
-		return nil
+func (p *Publisher) Admit(ctx context.Context, l *OpenTopic, appends []commitlog.Append, n int64) error {
+	full, err := p.full(ctx, l, n)
+	if full == nil || err != nil {
+		return err
 	}
-	if r.GetProducer() != nil {
-		appends, _ := Distribute(l, r)
-		known, err := p.engine.Log.Remembered(ctx, appends[0].Partition, r.GetProducer().GetId())
+	if producer := appends[0].Producer; producer.ID != "" {
+		known, err := p.engine.Log.Remembered(ctx, appends[0].Partition, producer.ID)
 		if err != nil {
 			return err
 		}
 		for _, x := range known {
-			if x.Number == r.GetProducer().GetNumber() {
+			if x.Number == producer.Number {
 				return nil
 			}
 		}
@@ -64,21 +62,22 @@ func (p *Publisher) Admit(ctx context.Context, l *OpenTopic, r *topicv1.PublishR
 	return full
 }
 
-func (p *Publisher) full(ctx context.Context, l *OpenTopic, n int64) error {
+// full says why a publish of so many bytes has no room; nil if it has.
+func (p *Publisher) full(ctx context.Context, l *OpenTopic, n int64) (*refusal.Error, error) {
 	if disk, ok := p.engine.Log.(commitlog.Reclaimer); ok && disk.Short() {
 		return refusal.New(refusal.StorageLow, "the disk is nearly full, and what is left is for chats: nothing is stored; "+
-			"consume and delete topics, or free some of the disk")
+			"consume and delete topics, or free some of the disk"), nil
 	}
 	most := l.MaxBytes(p.engine.MaxBytes)
 	if most == 0 {
-		return nil
+		return nil, nil
 	}
 	ok, bytes, err := l.size.admit(n, most, p.engine.Steady(), func() (int64, error) {
 		return p.engine.Log.Size(ctx, l.Number, int32(len(l.Parts)))
 	})
 	if err != nil || ok {
-		return err
+		return nil, err
 	}
 	return refusal.New(refusal.TopicFull, "topic %q has %d of %d bytes, and nothing of this is stored: let its groups "+
-		"acknowledge what they have, shorten its retention, or have max_bytes raised", l.Name, bytes, most)
+		"acknowledge what they have, shorten its retention, or have max_bytes raised", l.Name, bytes, most), nil
 }

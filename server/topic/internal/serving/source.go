@@ -11,6 +11,7 @@ import (
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Events are the topics in which the events of all chats are. Others write to them, and
@@ -124,14 +125,7 @@ func (s *Sources) Run(ctx context.Context, ofChats func() []*OpenTopic, hold fun
 	if s.Events == nil {
 		return
 	}
-	tick := time.NewTicker(followEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	wait.Every(ctx, followEvery, func() {
 		for _, l := range ofChats() {
 			if !consumed(l) {
 				continue
@@ -144,7 +138,7 @@ func (s *Sources) Run(ctx context.Context, ofChats func() []*OpenTopic, hold fun
 			}
 			l.Release()
 		}
-	}
+	})
 }
 
 // consumed reports whether a topic of events has members.

@@ -1,7 +1,6 @@
 package serving
 
 import (
-	"slices"
 	"time"
 
 	"github.com/parley-chat/parley/server/topic/internal/machine"
@@ -15,20 +14,21 @@ type stall struct {
 }
 
 // look measures progress in a partition, and returns why the group is stalled there: it has something
-// to do, a member waits for it, and nothing was delivered or settled for the length of a lease.
-func (g *Group) look(n int, now time.Time) machine.Stall {
+// to do, a member waits for it, and nothing was delivered or settled for the length of a lease. polled
+// and receiving are what asked returned.
+func (g *Group) look(n int, now, polled time.Time, receiving bool) machine.Stall {
 	var moved int64
 	var why machine.Stall
 	var lease time.Duration
-	asked := false
+	recent := false // a poll that got nothing
 	g.cfg.Parts[n].Do(func(m *machine.Machine) {
 		if h := m.Group(g.cfg.Name); h != nil {
 			lease = h.Config().Lease
-			asked = g.asked(now, lease)
-			moved, why = h.Moved(), h.Stalled(asked)
+			recent = !polled.IsZero() && now.Sub(polled) <= lease
+			moved, why = h.Moved(), h.Stalled(recent)
 		}
 	})
-	if why != machine.AtBound && !asked && !g.receiving() { // members that do not read end as slow
+	if why != machine.AtBound && !recent && !receiving { // members that do not read end as slow
 		why = machine.Flowing
 	}
 	p := &g.parts[n]
@@ -56,23 +56,20 @@ func (g *Group) Stalled(n int) (why machine.Stall, since time.Time) {
 	return p.stall.why, p.stall.since
 }
 
-// asked reports whether the last poll of a session got nothing, and was not longer ago than a time.
-func (g *Group) asked(now time.Time, within time.Duration) bool {
+// asked returns when a session last got nothing from a poll, of those that got nothing from their
+// last one, zero if there are none; and whether a session waits for an event.
+func (g *Group) asked() (polled time.Time, receiving bool) {
+	latest := int64(0)
 	for _, s := range g.Sessions() {
-		if at := s.empty.Load(); at != 0 && now.Sub(time.Unix(0, at)) <= within {
-			return true
-		}
-	}
-	return false
-}
-
-// receiving reports whether a session waits for an event.
-func (g *Group) receiving() bool {
-	return slices.ContainsFunc(g.Sessions(), func(s *Session) bool {
+		latest = max(latest, s.empty.Load())
 		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.inside > 0
-	})
+		receiving = receiving || s.inside > 0
+		s.mu.Unlock()
+	}
+	if latest > 0 {
+		polled = time.Unix(0, latest)
+	}
+	return polled, receiving
 }
 
 // Partitions is the number of partitions.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/topic/internal/machine"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // sweepEvery is at which the groups with members are looked at.
@@ -19,18 +20,7 @@ type Sweep struct {
 }
 
 // Run looks until the context ends.
-func (s *Sweep) Run(ctx context.Context) {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			s.once()
-		}
-	}
-}
+func (s *Sweep) Run(ctx context.Context) { wait.Every(ctx, sweepEvery, s.once) }
 
 // once looks once. What fell due since the last look is not late: when the process stood still
 // meanwhile, the timers run now as this does. It also measures progress.
@@ -53,13 +43,14 @@ func (s *Sweep) once() {
 
 // group looks at a group, and reports whether it is stalled in a partition.
 func (s *Sweep) group(g *Group, before time.Time) (stalled bool) {
+	polled, receiving := g.asked()
 	for n := range g.parts {
 		if done := g.sweep(n, before); done > 0 {
 			s.engine.Counters.LeasesOverdue.Add(done)
 			s.engine.Logger.Error("leases or retries were overdue, and no timer ran", "topic", g.Topic(), "group", g.Name(),
 				"partition", n, "messages", done)
 		}
-		if g.look(n, s.last) != machine.Flowing && g.Members() > 0 {
+		if g.look(n, s.last, polled, receiving) != machine.Flowing && g.Members() > 0 {
 			stalled = true
 		}
 	}
