@@ -10,7 +10,7 @@ import (
 
 // strict are the requests that must not have a field that the server does not know: those that choose
 // settings or rights. A misspelt retention keeps messages for another time than its author believes,
-// and a misspelt group gives a right to all groups; an error comes while somebody looks. A newer
+// and a misspelt group gives a right to all groups. An error shows the mistake at once. A newer
 // client that uses a setting which an older server does not have gets an error for the same reason.
 // All other requests skip unknown fields.
 var strict = map[protoreflect.FullName]bool{

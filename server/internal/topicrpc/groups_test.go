@@ -51,7 +51,7 @@ func groupCalls(t *testing.T) (all []groupCall) {
 	return all
 }
 
-// needed are values of fields without which a request is invalid whatever group it names.
+// needed are values of fields without which a request for any group is invalid.
 var needed = map[protoreflect.Name]map[string]any{
 	"SeekSubscriptionRequest":   {"to": map[string]any{"latest": true}},
 	"UpdateSubscriptionRequest": {"config": map[string]any{"selection": "SELECTION_HASH"}},
@@ -117,7 +117,7 @@ func (c groupCall) call(t *testing.T, u *userClients, body map[string]any) strin
 }
 
 // Every call that names a group is refused to a subscriber of other groups, and not to one of that
-// group. A session is its principal's, whatever its groups are.
+// group. A session belongs to its principal, for any group.
 func TestEveryCallOfAGroup(t *testing.T) {
 	w := newWorld(t)
 	alice, eve, bob := w.as("alice"), w.as("eve"), w.as("bob")

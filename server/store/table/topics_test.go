@@ -26,7 +26,9 @@ func topicSamples() []store.Row {
 			Number: 7, Config: "{}", Preset: "PRESET_CRITICAL", Version: 3, CreatedAt: at, UpdatedAt: at + 1, Deleting: true,
 			CreatedBy: "user_01",
 		}.Item()},
-		{Key: TopicKey("clicks"), Item: Topic{Number: 8, Config: "{}", Version: 1, CreatedAt: at, UpdatedAt: at, CreatedBy: "user_02"}.Item()},
+		{Key: TopicKey("clicks"), Item: Topic{
+			Number: 8, Config: "{}", Version: 1, CreatedAt: at, UpdatedAt: at, CreatedBy: "user_02",
+		}.Item()},
 		{Key: TopicBindingKey("orders", "user_01"), Item: TopicBinding{Role: "ROLE_ADMIN"}.Item()},
 		{Key: TopicBindingKey("orders", "user_02"), Item: TopicBinding{
 			Role: "ROLE_SUBSCRIBER", Groups: []string{"billing-*", "ledger"},

@@ -59,8 +59,8 @@ var least = map[string]map[auth.Role][]string{
 	},
 	topicv1connect.SubscriptionServiceName: {
 		auth.Viewer: {"GetSubscription", "ListSubscriptions"},
-		auth.Admin: {"CreateSubscription", "UpdateSubscription", "PauseSubscription", "ResumeSubscription", "CancelSubscription",
-			"SeekSubscription", "UnparkKeys", "Heartbeat"},
+		auth.Admin: {"CreateSubscription", "UpdateSubscription", "PauseSubscription", "ResumeSubscription",
+			"CancelSubscription", "SeekSubscription", "UnparkKeys", "Heartbeat"},
 	},
 	topicv1connect.BackfillServiceName: {
 		auth.Viewer: {"GetBackfill", "WatchBackfill"}, auth.Admin: {"StartBackfill", "CancelBackfill"},

@@ -16,8 +16,8 @@ const maxNamed = 65_536
 // it is to receive is one run: each open message ends one, and takes an entry besides.
 const maxAckedRuns = maxCursorEntries/2 + 1
 
-// room is how many messages Next may open. The group's cursor stays below MaxCursor then, whatever
-// becomes of what is open: a cursor has an entry for each run of positions and each failure. A
+// room is how many messages Next may open. The group's cursor stays below MaxCursor then, for every
+// outcome of what is open: a cursor has an entry for each run of positions and each failure. A
 // message that is open has an entry already if it has failed. If not, it adds one at most: it
 // fails, or it is acknowledged and ends at most one more run.
 func (g *GroupState) room() int64 {

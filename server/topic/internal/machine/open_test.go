@@ -85,7 +85,7 @@ func (o *open) pass(n int64, but func(position int64) bool) (done int64, w Wait)
 	}
 }
 
-// A million messages pass one that stays, whatever it waits for, and no more is kept for that than
+// A million messages pass one that stays, for any reason, and no more is kept for that than
 // for a few; so the cursor is small.
 func TestMillionPassOne(t *testing.T) {
 	const million = 1_000_000
@@ -122,7 +122,7 @@ func TestMillionPassOne(t *testing.T) {
 	}
 }
 
-// As many messages may be open as MaxOpen says, whatever keeps them: then the group gets nothing new,
+// As many messages may be open as MaxOpen says, for any reason: then the group gets nothing new,
 // its cursor has room for what becomes of them, and it continues once one is done.
 func TestOpenIsBounded(t *testing.T) {
 	none := func(p int64) (string, string) { return "", "" }

@@ -117,8 +117,8 @@ func (d *delivery) isolate(batch *commitlog.Batch, i, j int) (Wait, bool) {
 	return d.serveAlone()
 }
 
-// serveAlone hands out suspects to members that have nothing, one to each. If some wait for members that
-// are busy, one of these gets nothing else meanwhile.
+// serveAlone hands out suspects to members that have nothing, one to each. While suspects wait for
+// busy members, one of these members gets nothing else.
 func (d *delivery) serveAlone() (Wait, bool) {
 	for _, m := range d.members {
 		for at, ok := m.alone.First(); ok && d.limit > 0 && m.budget.Free(); at, ok = m.alone.First() {

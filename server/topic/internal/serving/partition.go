@@ -214,8 +214,8 @@ type FetchResult struct {
 	Undeliverable []machine.Undeliverable // of messages that had failed too often before a restart
 }
 
-// Next does what is due of a group, hands out its messages, and reads them from the log where they are
-// not in memory. lost is called with what members have lost by that, and use with the pieces after
+// Next wakes a group and hands out its messages, which it reads from the log if they are not in
+// memory. lost is called with what members have lost by that, and use with the pieces after
 // it, both under the lock.
 func (p *Partition) Next(
 	ctx context.Context, group string, limit int, lost func([]machine.Lost), use func([]machine.Piece),

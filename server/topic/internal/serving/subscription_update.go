@@ -47,8 +47,9 @@ func (m *SubscriptionManager) Update(
 		return nil, err
 	}
 	g.Heartbeats.Fill(&next.Row)
-	// No partition hands out by the new settings while another one does by the old ones, and none
-	// by settings that are not stored. Members cannot attach meanwhile: the topic changes.
+	// While the group is held, no partition delivers: all change from the old settings to the new ones
+	// together, and none delivers by settings that are not stored. Members cannot
+	// attach meanwhile: the topic changes.
 	defer g.Hold()()
 	if err := m.engine.Catalog.Put(ctx, t, &next); err != nil {
 		return nil, err
