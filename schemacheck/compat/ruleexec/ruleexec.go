@@ -79,6 +79,9 @@ func (r *Runner) sideOf(f protoreflect.FieldDescriptor) *schema.FileSet {
 
 // run runs a side's rules of a message, or of one of its fields.
 func (r *Runner) run(in *schema.FileSet, m proto.Message, f protoreflect.FieldDescriptor) error {
+	if !in.HasRules() {
+		return nil
+	}
 	v := r.validators[in]
 	if v == nil {
 		var err error

@@ -33,6 +33,17 @@ type FileSet struct {
 	Roots []protoreflect.MessageDescriptor
 }
 
+// HasRules says whether a file, or one that it imports, is that of protovalidate's options, wherever it lies: without it
+// no message has rules.
+func (s *FileSet) HasRules() bool {
+	for _, f := range s.Files {
+		if f.Package() == "buf.validate" {
+			return true
+		}
+	}
+	return false
+}
+
 // New indexes the files in scope and all that they import. Files that match one of
 // the patterns, see Matches, hold events, whatever they declare.
 func New(scope []protoreflect.FileDescriptor, events ...string) *FileSet {

@@ -3,15 +3,19 @@ package sample_test
 import (
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
+	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/parley-chat/parley/schemacheck/compat/fixture"
+	"github.com/parley-chat/parley/schemacheck/compat/schema"
 	"github.com/parley-chat/parley/schemacheck/differential/sample"
 )
 
@@ -50,18 +54,23 @@ type reader struct {
 func (r reader) Message(protoreflect.FullName) protoreflect.MessageDescriptor { return r.of }
 func (reader) Same(protoreflect.FieldDescriptor) bool                         { return false }
 
-func generator(t testing.TB, other protoreflect.MessageDescriptor) *sample.Generator {
+func validator(t testing.TB, of protoreflect.MessageDescriptor) protovalidate.Validator {
 	t.Helper()
-	v, err := sample.Validator(protoregistry.GlobalTypes)
+	v, err := sample.Validator(schema.New([]protoreflect.FileDescriptor{of.ParentFile()}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sample.New(v, reader{other}, 1)
+	return v
+}
+
+func generator(t testing.TB, of, other protoreflect.MessageDescriptor) *sample.Generator {
+	t.Helper()
+	return sample.New(validator(t, of), reader{other}, 1)
 }
 
 func samples(t testing.TB, m protoreflect.MessageDescriptor) []protoreflect.Message {
 	t.Helper()
-	g := generator(t, nil)
+	g := generator(t, m, nil)
 	list, err := g.Messages(t.Context(), m)
 	if err != nil {
 		t.Fatal(err)
@@ -97,10 +106,7 @@ func TestSamplesAreValid(t *testing.T) {
 	if len(list) < 100 || len(list) != len(again) {
 		t.Fatalf("%d samples, then %d", len(list), len(again))
 	}
-	v, err := sample.Validator(protoregistry.GlobalTypes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := validator(t, m)
 	set := map[string]int{}
 	for i, s := range list {
 		if err := v.Validate(s.Interface()); err != nil {
@@ -149,7 +155,7 @@ func TestBoundaries(t *testing.T) {
 	}
 	m := message(t, "string f = 1 [(buf.validate.field).string.max_len = 40];")
 	other := message(t, "string f = 1 [(buf.validate.field).string.max_len = 20];")
-	g := generator(t, other)
+	g := generator(t, m, other)
 	list, err := g.Messages(t.Context(), m)
 	if err != nil {
 		t.Fatal(err)
@@ -201,8 +207,47 @@ func TestPatterns(t *testing.T) {
 // Rules that nothing passes are said to be so.
 func TestNoSample(t *testing.T) {
 	m := message(t, `string f = 1 [(buf.validate.field).string = {min_len: 5 max_len: 3}];`)
-	g := generator(t, nil)
+	g := generator(t, m, nil)
 	if list, err := g.Messages(t.Context(), m); !errors.Is(err, sample.ErrNone) {
 		t.Errorf("%d samples, %v", len(list), err)
+	}
+}
+
+// Rules of an imported file hold, wherever protovalidate's own file lies; a schema without rules lets all pass.
+func TestValidatorOfImports(t *testing.T) {
+	own, err := os.ReadFile("../../../proto/third_party/buf/validate/validate.proto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const syntax = "syntax = \"proto3\";\npackage t.v1;\n"
+	for name, c := range map[string]struct {
+		files map[string]string
+		valid bool
+	}{
+		"in the import": {map[string]string{
+			"e.proto": syntax + "import \"part.proto\";\nmessage E {\n  Part part = 1;\n}\n",
+			"part.proto": syntax + "import \"vendored/rules.proto\";\nmessage Part {\n" +
+				"  string name = 1 [(buf.validate.field).string.min_len = 2];\n}\n",
+			"vendored/rules.proto": string(own),
+		}, false},
+		"none": {map[string]string{
+			"e.proto":    syntax + "import \"part.proto\";\nmessage E {\n  Part part = 1;\n}\n",
+			"part.proto": syntax + "message Part {\n  string name = 1;\n}\n",
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files, err := fixture.Compile(c.files)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := slices.IndexFunc(files, func(f protoreflect.FileDescriptor) bool { return f.Path() == "e.proto" })
+			m := files[at].Messages().ByName("E")
+			e := dynamicpb.NewMessage(m)
+			part := e.Mutable(m.Fields().ByName("part")).Message()
+			part.Set(part.Descriptor().Fields().ByName("name"), protoreflect.ValueOfString("x"))
+			if err := validator(t, m).Validate(e); (err == nil) != c.valid {
+				t.Errorf("%v, expected it to be valid: %t", err, c.valid)
+			}
+		})
 	}
 }
