@@ -28,8 +28,8 @@ var levels = []string{"NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FOR
 	"FULL_TRANSITIVE"}
 
 // The command line and the plugin block what the gate blocks and nothing else, on every
-// fixture. Each fixture is judged at one level, which PARLEY_SCHEMA_SEED rotates, or with
-// PARLEY_SCHEMA_LEVELS=all at all of them.
+// fixture. A run judges a third of the fixtures, each at one level, both of which PARLEY_SCHEMA_SEED rotates, or with
+// PARLEY_SCHEMA_LEVELS=all all of them at all levels.
 func TestOneVerdict(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob("../compat/testdata/*.txtar")
@@ -42,12 +42,16 @@ func TestOneVerdict(t *testing.T) {
 		t.Fatal(err)
 	}
 	var blocked atomic.Int64
+	judged := 0
 	t.Run("fixtures", func(t *testing.T) {
 		for i, path := range paths {
 			at := []string{levels[(i+turn)%len(levels)]}
 			if os.Getenv("PARLEY_SCHEMA_LEVELS") == "all" {
 				at = levels
+			} else if (i+turn)%3 != 0 {
+				continue
 			}
+			judged++
 			t.Run(filepath.Base(path), func(t *testing.T) {
 				t.Parallel()
 				f, err := fixture.Load(path)
@@ -65,8 +69,8 @@ func TestOneVerdict(t *testing.T) {
 			})
 		}
 	})
-	if n := blocked.Load(); n < int64(len(paths)/3) {
-		t.Errorf("%d comparisons block, expected at least %d", n, len(paths)/3)
+	if n := blocked.Load(); judged < 100 || n < int64(judged/3) {
+		t.Errorf("%d fixtures, %d comparisons block", judged, n)
 	}
 }
 

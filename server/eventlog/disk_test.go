@@ -35,8 +35,7 @@ func du(t *testing.T, dir string) (n int64) {
 	return n
 }
 
-// Each kind of producer but chats writes 64 MiB, which is four times its share or more, with readers
-// that run and with readers that have stopped; what a full topic refuses is not written. The log keeps
+// Each kind of producer but chats writes four times its share, with readers that run and with readers that have stopped; what a full topic refuses is not written. The log keeps
 // its share, and so does the disk.
 func TestDiskSpace(t *testing.T) {
 	const size = 400_000 // of a record
@@ -64,7 +63,7 @@ func TestDiskSpace(t *testing.T) {
 				rng := rand.NewChaCha8([32]byte{})
 				room := testkit.Value(l.Trim(t.Context()))(t)[kind]
 				refused, most := 0, int64(0)
-				for n := int64(0); n < 64<<20; n += size {
+				for n := int64(0); n < 4*share; n += size {
 					value := make([]byte, size)
 					_, _ = rng.Read(value)
 					r := plain("events", int32(rng.Uint64()%2), string(value))

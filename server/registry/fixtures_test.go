@@ -62,7 +62,7 @@ func TestSameVerdictAsTheGate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	judged, refusals := 0, 0
+	seen, judged, refusals := 0, 0, 0
 	for _, path := range paths {
 		f, err := fixture.Load(path)
 		if err != nil {
@@ -73,12 +73,17 @@ func TestSameVerdictAsTheGate(t *testing.T) {
 		if f.Scope != compat.Event || len(base) != 1 || len(head) != 1 || base[0].Path() != head[0].Path() {
 			continue
 		}
+		seen++
+		levels := levelsOf(seen)
+		if levels == nil {
+			continue
+		}
 		judged++
 		r := New(storetest.NewMemory(time.Now))
 		before := registered(t, r, f.BaseFiles, base[0])
 		r.mustRegister(t, "event", before, RegisterOptions{})
 		after := registered(t, r, f.HeadFiles, head[0])
-		for _, level := range levelsOf(judged) {
+		for _, level := range levels {
 			policy, err := compat.ParsePolicy(level)
 			if err != nil {
 				t.Fatal(err)
@@ -104,20 +109,23 @@ func TestSameVerdictAsTheGate(t *testing.T) {
 			}
 		}
 	}
-	if judged < 100 || refusals < 150 {
+	if seen < 100 || judged < 33 || refusals < 50 {
 		t.Errorf("%d fixtures judged, %d refusals", judged, refusals)
 	}
 }
 
-// levelsOf are the levels at which a fixture is judged: the strictest, which is the default, and another one
-// in turn, which PARLEY_SCHEMA_SEED rotates; all with PARLEY_SCHEMA_LEVELS=all.
+// levelsOf are the levels at which a fixture is judged. A run judges a third of the fixtures, each at the default level
+// and at another one, both of which PARLEY_SCHEMA_SEED rotates; with PARLEY_SCHEMA_LEVELS=all it judges all at all levels.
 func levelsOf(fixture int) []string {
 	others := []string{None, Backward, Forward, BackwardTransitive, ForwardTransitive, FullTransitive}
 	if os.Getenv("PARLEY_SCHEMA_LEVELS") == "all" {
 		return append(others, Full)
 	}
 	turn, _ := strconv.Atoi(os.Getenv("PARLEY_SCHEMA_SEED")) // 0 if it is not set
-	return []string{Full, others[(fixture+turn)%len(others)]}
+	if (fixture+turn)%3 != 0 {
+		return nil
+	}
+	return []string{Full, others[(fixture/3+turn)%len(others)]}
 }
 
 // A registry refuses what breaks an event through an extension of a message in it, also where

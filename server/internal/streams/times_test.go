@@ -8,12 +8,14 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // divisor shortens the times of the server and of the tests. A larger one makes the tests fail
 // after shorter pauses of a busy machine.
 var divisor = func() time.Duration {
-	if os.Getenv("PARLEY_TEST_LONG") == "1" {
+	if testkit.Long() {
 		return 1
 	}
 	return 4

@@ -272,8 +272,8 @@ func TestFlippedBitInATable(t *testing.T) {
 	for _, path := range testkit.Value(filepath.Glob(filepath.Join(origin, "store", "*.sst")))(t) {
 		name := testkit.Value(filepath.Rel(origin, path))(t)
 		b := testkit.Value(os.ReadFile(path))(t)
-		for part := range 25 {
-			at := len(b) * part / 25
+		for part := range 10 {
+			at := len(b) * part / 10
 			dir := filepath.Join(t.TempDir(), "data")
 			testkit.Must(t, os.CopyFS(dir, os.DirFS(origin)))
 			flipped := bytes.Clone(b)
