@@ -111,6 +111,13 @@ func (m *Metrics) Counter(name, help string, read func() float64) {
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, read))
 }
 
+// CounterOf is Counter for one value of a label. Calls for other values of the label must have the same
+// help.
+func (m *Metrics) CounterOf(name, help, label, value string, read func() float64) {
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help,
+		ConstLabels: prometheus.Labels{label: value}}, read))
+}
+
 // Histogram adds a metric of times, and returns what records them. Buckets are in seconds.
 func (m *Metrics) Histogram(name, help string, buckets ...float64) func(took time.Duration) {
 	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
@@ -197,6 +204,7 @@ const (
 	TopicUnsubscribed    = "parley_topics_unsubscribed_total"
 	TopicGroupsDied      = "parley_topics_groups_died_total"
 	TopicReleased        = "parley_topics_released_total"
+	TopicLedger          = "parley_topics_released_messages_total"
 	TopicDetectionBraked = "parley_topics_detection_braked_total"
 	TopicBacklog         = "parley_topics_backlog_largest"
 	TopicsOpen           = "parley_topics_open"

@@ -9,6 +9,15 @@ import (
 // Counters returns the counters.
 func (s *Service) Counters() *serving.Counters { return s.engine.Counters }
 
+// ReleaseCauses are the causes by which messages are taken from groups to which they were due.
+func ReleaseCauses() []string {
+	list := make([]string, machine.Causes)
+	for c := range list {
+		list[c] = machine.Cause(c).String()
+	}
+	return list
+}
+
 // Sizes are what there is now, for metrics.
 type Sizes struct {
 	Topics, Open, Sessions  int

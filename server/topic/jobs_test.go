@@ -222,7 +222,7 @@ func TestSubscriptionsAreCleanedUp(t *testing.T) {
 		// What is there for a dead group that was not released yet keeps it.
 		x.engine.Topics.Opened(x.engine.Catalog.Topic("t").Number).Parts[0].Do(func(m *machine.Machine) {
 			g := m.Group("holds")
-			if _, err := g.Resurrect(-1); err != nil {
+			if _, err := g.Resurrect(-1, machine.ByBound); err != nil {
 				t.Error(err)
 			}
 		})

@@ -350,7 +350,13 @@ func TestForceComplete(t *testing.T) {
 		named := &topicv1.ForceCompleteRequest{Topic: "t", Group: "live", OlderThan: seconds(60)}
 		_, err := x.Admin().ForceComplete(t.Context(), ada, named)
 		refusedAs(t, err, refusal.InvalidTransition)
-		complete("0 0 5", &topicv1.ForceCompleteRequest{OlderThan: seconds(60), Force: true, DryRun: true})
+		// The dead group gets its five until force takes them from it, too.
+		complete("0 0 10", &topicv1.ForceCompleteRequest{OlderThan: seconds(60), Force: true, DryRun: true})
+		complete("0 0 0", &topicv1.ForceCompleteRequest{Group: "dead", OlderThan: seconds(60)})
+		complete("0 0 5", &topicv1.ForceCompleteRequest{Group: "dead", OlderThan: seconds(60), Force: true})
+		if r := x.subscription("t", "dead").GetReleased(); r.GetForced() != 5 || !x.subscription("t", "dead").GetGap() {
+			t.Error(r)
+		}
 		s = x.attach("t", "live", "m")
 		had := x.want(s, numbers(5, 5))
 		complete("0 0 5", &topicv1.ForceCompleteRequest{Group: "live", OlderThan: seconds(60), Force: true})
@@ -359,7 +365,7 @@ func TestForceComplete(t *testing.T) {
 		}
 		x.publish("t", 10, 1)
 		x.want(s, numbers(10, 1))
-		if x.audit.count(ada+" ForceComplete") != 4 || x.audit.count("ok 5 orphaned, 0 released, 0 skipped") != 1 {
+		if x.audit.count(ada+" ForceComplete") != 6 || x.audit.count("ok 5 orphaned, 0 released, 0 skipped") != 1 {
 			t.Error(x.audit.text.String()) // a dry run leaves nothing
 		}
 	})

@@ -149,7 +149,7 @@ func TestAlertsOnTopics(t *testing.T) {
 		"topic_completion_lag": {telemetry.TopicOldest, 60}, "topic_tracking_entries": {telemetry.TopicTracked, 1e9},
 		"memory_used": {telemetry.MemoryUsed, 80}, "topic_zero_subscriptions": {telemetry.TopicUnsubscribed, 0},
 		"topic_backfill_failed": {telemetry.BackfillsFailed, 0}, "topic_log_refused": {telemetry.TopicLogRefused, 10},
-		"topic_log_removals_failed": {telemetry.TopicLogRemovals, 0},
+		"topic_log_removals_failed": {telemetry.TopicLogRemovals, 0}, "topic_released": {telemetry.TopicLedger, 0},
 	} {
 		if r := named(t, name); r.metric != want.metric || r.above != want.above {
 			t.Errorf("%s: %s", name, r.Expr)

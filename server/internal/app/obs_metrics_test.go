@@ -94,6 +94,7 @@ var shown = []struct {
 	{"parley_topics_unsubscribed_total", "counter", "", embedded | server},
 	{"parley_topics_groups_died_total", "counter", "", embedded | server},
 	{"parley_topics_released_total", "counter", "", embedded | server},
+	{"parley_topics_released_messages_total", "counter", "cause", embedded | server},
 	{"parley_topics_detection_braked_total", "counter", "", embedded | server},
 	{"parley_topics_backlog_largest", "gauge", "", embedded | server},
 	{"parley_topics_open", "gauge", "", embedded | server},

@@ -21,6 +21,7 @@ func ofBackfills(of func(*topic.BackfillCounters) *atomic.Int64) func(*topic.Ser
 // measure connects what the services of this process count to the metrics.
 func (p *Module) measure() {
 	p.measureUse()
+	p.measureLedger()
 	p.measureBackfills()
 	p.measureSubscriptions()
 	p.measureJobs()
@@ -58,7 +59,7 @@ func (p *Module) measureUse() {
 		func(c *topic.Counters) *atomic.Int64 { return &c.Unsubscribed })
 	counter(telemetry.TopicGroupsDied, "Groups that were not heard from for their timeout.",
 		func(c *topic.Counters) *atomic.Int64 { return &c.Died })
-	counter(telemetry.TopicReleased, "Messages that groups had not acknowledged and no longer hold.",
+	counter(telemetry.TopicReleased, "Messages that groups held when they died or were cancelled. A group that returns gets them.",
 		func(c *topic.Counters) *atomic.Int64 { return &c.Released })
 	counter(telemetry.TopicDetectionBraked, "Times that no group was declared dead because too many seemed to be.",
 		func(c *topic.Counters) *atomic.Int64 { return &c.Braked })
@@ -88,6 +89,15 @@ func (p *Module) measureUse() {
 		func(c *topic.Counters) *atomic.Int64 { return &c.Full })
 	counter(telemetry.TopicJobsFailed, "Rounds of a job of topics that failed.",
 		func(c *topic.Counters) *atomic.Int64 { return &c.JobsFailed })
+}
+
+// measureLedger connects, by cause, what was taken from groups.
+func (p *Module) measureLedger() {
+	for c, cause := range topic.ReleaseCauses() {
+		p.cfg.Metrics.CounterOf(telemetry.TopicLedger, "Messages that were due to a group and were taken from it. "+
+			"Each time counts for one that the group gets back.", "cause", cause,
+			p.sums.counter(ofCounters(func(n *topic.Counters) *atomic.Int64 { return &n.Ledger[c] })))
+	}
 }
 
 // measureBackfills connects what backfills did.

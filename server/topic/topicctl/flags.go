@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/config"
 )
 
 // enumFlag declares a flag that takes one of an enum's values by its word.
@@ -51,6 +53,18 @@ func boundedFlag(fs *pflag.FlagSet, to **durationpb.Duration, name, usage string
 			return fmt.Errorf("must be %s to %s", writeDuration(least), writeDuration(most))
 		}
 		*to = durationpb.New(d)
+		return nil
+	})
+}
+
+// sizeFlag declares a flag that takes a number of bytes.
+func sizeFlag(fs *pflag.FlagSet, to **int64, name, usage string) {
+	fs.Func(name, usage+", a `size` such as 500MB or 20GB", func(s string) error {
+		n, err := config.ParseSize(s)
+		if err != nil {
+			return fmt.Errorf("must be %w", err)
+		}
+		*to = proto.Int64(int64(n))
 		return nil
 	})
 }

@@ -54,6 +54,7 @@ func (c *call) printTopic(t *topicv1.Topic) error {
 		row("max retention", formatDuration(cfg.GetMaxRetention()))
 		row("zero-subscription retention", formatDuration(cfg.GetZeroSubscriptionRetention()))
 		row("zombie subscription TTL", formatDuration(cfg.GetZombieSubscriptionTtl()))
+		row("dead retention", deadRetention(cfg))
 		row("block writes", cfg.GetBlockWritesOnZeroSubscriptions())
 		row("pause holds messages", cfg.GetPausePins())
 		row("active subscriptions", t.GetActiveSubscriptions())
@@ -83,6 +84,36 @@ func (c *call) warn(warnings []string) error {
 	return nil
 }
 
+// deadRetention says what a topic keeps for dead groups.
+func deadRetention(cfg *topicv1.TopicConfig) string {
+	if cfg.GetDeadRetention() == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%s, at most %d bytes", formatDuration(cfg.GetDeadRetention()), cfg.GetDeadRetentionBytes())
+}
+
+// releasedOf says how many messages a group does not get and why; empty without any.
+func releasedOf(r *topicv1.ReleasedMessages) string {
+	var list []string
+	for _, of := range []struct {
+		n    int64
+		what string
+	}{
+		{r.GetDeath(), "after its death"}, {r.GetBound(), "beyond a bound"}, {r.GetRetention(), "removed before"},
+		{r.GetZombie(), "as it did not move"}, {r.GetForced(), "forced past"}, {r.GetSought(), "moved past on request"},
+	} {
+		if of.n > 0 {
+			list = append(list, fmt.Sprintf("%d %s", of.n, of.what))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// released adds up what a group does not get.
+func released(r *topicv1.ReleasedMessages) int64 {
+	return r.GetDeath() + r.GetBound() + r.GetRetention() + r.GetZombie() + r.GetForced() + r.GetSought()
+}
+
 // places adds up what a subscription has before it.
 func places(s *topicv1.Subscription) (pending, inFlight, retrying, parked int64) {
 	for _, p := range s.GetPartitions() {
@@ -104,11 +135,11 @@ func stateOf(s *topicv1.Subscription) string {
 
 func (c *call) printGroups(list []*topicv1.Subscription) error {
 	return c.table(func(w io.Writer) {
-		fmt.Fprintln(w, "GROUP\tSTATE\tMEMBERS\tPENDING\tIN FLIGHT\tRETRYING\tPARKED\tPROCESSED\tFAILED\tHEARD FROM")
+		fmt.Fprintln(w, "GROUP\tSTATE\tMEMBERS\tPENDING\tIN FLIGHT\tRETRYING\tPARKED\tPROCESSED\tFAILED\tRELEASED\tHEARD FROM")
 		for _, s := range list {
 			pending, inFlight, retrying, parked := places(s)
-			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", safe(s.GetGroup()), stateOf(s), s.GetMembers(),
-				pending, inFlight, retrying, parked, s.GetProcessed(), s.GetFailed(),
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", safe(s.GetGroup()), stateOf(s), s.GetMembers(),
+				pending, inFlight, retrying, parked, s.GetProcessed(), s.GetFailed(), released(s.GetReleased()),
 				formatTime(s.GetLastHeartbeatAt()))
 		}
 	})
@@ -142,7 +173,10 @@ func (c *call) printGroup(s *topicv1.Subscription) error {
 		row("subscribed", formatTime(s.GetSubscribedAt()))
 		row("heard from", formatTime(s.GetLastHeartbeatAt()))
 		if s.GetGap() {
-			row("gap", "some of what it asked for was no longer kept")
+			row("gap", "it does not get all messages that it was to receive")
+		}
+		if text := releasedOf(s.GetReleased()); text != "" {
+			row("released", text)
 		}
 		busy := slices.DeleteFunc(slices.Clone(s.GetPartitions()), atRest)
 		if n := len(s.GetPartitions()); n > 0 {

@@ -12,7 +12,6 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/config"
 )
 
 // maxPage is the size of the largest page of a list.
@@ -48,15 +47,11 @@ func (p *program) create() *cobra.Command {
 				"how long messages are kept that no group is to receive, 1h to 365d", time.Hour, 365*24*time.Hour)
 			durationFlag(fs, &cfg.ZombieSubscriptionTtl, "zombie-subscription-ttl",
 				"how long a group that does not move holds messages")
-			fs.Func("max-bytes", "bytes that its messages may take, a `size` such as 500MB or 20GB; default is the server's topic-max-bytes",
-				func(s string) error {
-					n, err := config.ParseSize(s)
-					if err != nil {
-						return fmt.Errorf("must be %w", err)
-					}
-					cfg.MaxBytes = proto.Int64(int64(n))
-					return nil
-				})
+			sizeFlag(fs, &cfg.MaxBytes, "max-bytes", "bytes that its messages may take; default is the server's topic-max-bytes")
+			boundedFlag(fs, &cfg.DeadRetention, "dead-retention",
+				"how long after its death messages are kept for a group; default 7d, at most 365d", 0, 365*24*time.Hour)
+			sizeFlag(fs, &cfg.DeadRetentionBytes, "dead-retention-bytes",
+				"bytes of messages that are kept for dead groups alone; default 1GB, 0 for none")
 			fs.BoolVar(&block, "block-writes", false, "refuse messages while no subscription is active")
 			fs.BoolVar(&pins, "pause-holds", true, "paused groups hold messages")
 			fs.StringVar(&req.Etag, "etag", "", "only if the topic has this `etag`")

@@ -35,7 +35,8 @@ const (
 	// It receives nothing until it is resumed. What was there when it was paused, and what
 	// is published meanwhile, waits for it.
 	SubscriptionState_SUBSCRIPTION_STATE_PAUSED SubscriptionState = 2
-	// No member was heard from for its timeout. It holds nothing; a heartbeat revives it.
+	// No member was heard from for its timeout. It holds neither completion nor the watermark, and no
+	// other group waits for it. The topic keeps its messages for dead_retention; a heartbeat revives it.
 	SubscriptionState_SUBSCRIPTION_STATE_DEAD SubscriptionState = 3
 	// It has ended. A new subscription of the group is another generation.
 	SubscriptionState_SUBSCRIPTION_STATE_CANCELLED SubscriptionState = 4
@@ -627,8 +628,8 @@ type SubscriptionConfig struct {
 	// Whether messages before the subscription are held for it until it has acknowledged
 	// them. Without it they are delivered as long as they are there.
 	Backfill bool `protobuf:"varint,2,opt,name=backfill,proto3" json:"backfill,omitempty"`
-	// Newest messages before the subscription that it gets at most; 0 means 1,000,000, -1 no
-	// limit.
+	// Newest messages before the subscription that it gets at most, or of those that it missed while
+	// it was dead; 0 means 1,000,000, -1 no limit.
 	MaxBackfillMessages int64 `protobuf:"varint,3,opt,name=max_backfill_messages,json=maxBackfillMessages,proto3" json:"max_backfill_messages,omitempty"`
 	// Messages for the group; others count as processed. All by default.
 	Filter *Filter `protobuf:"bytes,4,opt,name=filter,proto3" json:"filter,omitempty"`
@@ -834,7 +835,8 @@ type Subscription struct {
 	LastHeartbeatAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_heartbeat_at,json=lastHeartbeatAt,proto3" json:"last_heartbeat_at,omitempty"`
 	// Its places in the partitions.
 	Partitions []*SubscriptionPartition `protobuf:"bytes,9,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	// Some of what it asked for was no longer kept when it began.
+	// The group does not get all messages that it was to receive. Some of what it asked for was no
+	// longer kept when it began, or messages were released by another cause than a seek.
 	Gap bool `protobuf:"varint,10,opt,name=gap,proto3" json:"gap,omitempty"`
 	// Members that are attached.
 	Members int32 `protobuf:"varint,11,opt,name=members,proto3" json:"members,omitempty"`
@@ -847,7 +849,10 @@ type Subscription struct {
 	// Changes with each change of state or configuration.
 	Etag string `protobuf:"bytes,15,opt,name=etag,proto3" json:"etag,omitempty"`
 	// It dies and revives without acknowledging anything.
-	Flapping      bool `protobuf:"varint,16,opt,name=flapping,proto3" json:"flapping,omitempty"`
+	Flapping bool `protobuf:"varint,16,opt,name=flapping,proto3" json:"flapping,omitempty"`
+	// Messages that were due to the group and that it does not get. A message that it gets after all,
+	// by a seek, a backfill or a revival, does not count.
+	Released      *ReleasedMessages `protobuf:"bytes,17,opt,name=released,proto3" json:"released,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -994,6 +999,109 @@ func (x *Subscription) GetFlapping() bool {
 	return false
 }
 
+func (x *Subscription) GetReleased() *ReleasedMessages {
+	if x != nil {
+		return x.Released
+	}
+	return nil
+}
+
+// ReleasedMessages counts messages that were due to a group and that it does not get, by cause. Those
+// that its filter would leave out count, too. Messages that were there before the subscription, and
+// that it does not hold, were not due.
+type ReleasedMessages struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The group was dead for longer than the topic's dead_retention.
+	Death int64 `protobuf:"varint,1,opt,name=death,proto3" json:"death,omitempty"`
+	// The group missed more than max_backfill_messages while it was dead, or the topic has more bytes
+	// than it keeps for dead groups (dead_retention_bytes, max_bytes, or a disk that is nearly full).
+	Bound int64 `protobuf:"varint,2,opt,name=bound,proto3" json:"bound,omitempty"`
+	// The topic removed them although the group had not acknowledged them: they were older than
+	// max_retention, or the group was paused and the topic's pause_pins is false.
+	Retention int64 `protobuf:"varint,3,opt,name=retention,proto3" json:"retention,omitempty"`
+	// The group's position did not move for zombie_subscription_ttl.
+	Zombie int64 `protobuf:"varint,4,opt,name=zombie,proto3" json:"zombie,omitempty"`
+	// An operator forced the group past them (ForceComplete).
+	Forced int64 `protobuf:"varint,5,opt,name=forced,proto3" json:"forced,omitempty"`
+	// A request moved the group past them: SeekSubscription, Resurrect without a backfill, or
+	// CancelBackfill for messages that the backfill had brought back.
+	Sought        int64 `protobuf:"varint,6,opt,name=sought,proto3" json:"sought,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleasedMessages) Reset() {
+	*x = ReleasedMessages{}
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleasedMessages) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleasedMessages) ProtoMessage() {}
+
+func (x *ReleasedMessages) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleasedMessages.ProtoReflect.Descriptor instead.
+func (*ReleasedMessages) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ReleasedMessages) GetDeath() int64 {
+	if x != nil {
+		return x.Death
+	}
+	return 0
+}
+
+func (x *ReleasedMessages) GetBound() int64 {
+	if x != nil {
+		return x.Bound
+	}
+	return 0
+}
+
+func (x *ReleasedMessages) GetRetention() int64 {
+	if x != nil {
+		return x.Retention
+	}
+	return 0
+}
+
+func (x *ReleasedMessages) GetZombie() int64 {
+	if x != nil {
+		return x.Zombie
+	}
+	return 0
+}
+
+func (x *ReleasedMessages) GetForced() int64 {
+	if x != nil {
+		return x.Forced
+	}
+	return 0
+}
+
+func (x *ReleasedMessages) GetSought() int64 {
+	if x != nil {
+		return x.Sought
+	}
+	return 0
+}
+
 // SubscriptionPartition is a subscription's place in a partition.
 type SubscriptionPartition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1019,7 +1127,7 @@ type SubscriptionPartition struct {
 
 func (x *SubscriptionPartition) Reset() {
 	*x = SubscriptionPartition{}
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[7]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1139,7 @@ func (x *SubscriptionPartition) String() string {
 func (*SubscriptionPartition) ProtoMessage() {}
 
 func (x *SubscriptionPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[7]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1152,7 @@ func (x *SubscriptionPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscriptionPartition.ProtoReflect.Descriptor instead.
 func (*SubscriptionPartition) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{7}
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SubscriptionPartition) GetPartition() int32 {
@@ -1154,7 +1262,7 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\x11SettingDifference\x12\x1b\n" +
 	"\x04name\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18dR\x04name\x12\x18\n" +
 	"\x02is\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x02is\x12\x1e\n" +
-	"\x05asked\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x05asked\"\xba\x05\n" +
+	"\x05asked\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x05asked\"\xf9\x05\n" +
 	"\fSubscription\x12\x1e\n" +
 	"\x05topic\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05topic\x12\x1e\n" +
 	"\x05group\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05group\x12\x1e\n" +
@@ -1176,7 +1284,15 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\bfiltered\x18\r \x01(\x03R\bfiltered\x12\x16\n" +
 	"\x06failed\x18\x0e \x01(\x03R\x06failed\x12\x1b\n" +
 	"\x04etag\x18\x0f \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\x12\x1a\n" +
-	"\bflapping\x18\x10 \x01(\bR\bflapping\"\xde\x01\n" +
+	"\bflapping\x18\x10 \x01(\bR\bflapping\x12=\n" +
+	"\breleased\x18\x11 \x01(\v2!.parley.topic.v1.ReleasedMessagesR\breleased\"\xa4\x01\n" +
+	"\x10ReleasedMessages\x12\x14\n" +
+	"\x05death\x18\x01 \x01(\x03R\x05death\x12\x14\n" +
+	"\x05bound\x18\x02 \x01(\x03R\x05bound\x12\x1c\n" +
+	"\tretention\x18\x03 \x01(\x03R\tretention\x12\x16\n" +
+	"\x06zombie\x18\x04 \x01(\x03R\x06zombie\x12\x16\n" +
+	"\x06forced\x18\x05 \x01(\x03R\x06forced\x12\x16\n" +
+	"\x06sought\x18\x06 \x01(\x03R\x06sought\"\xde\x01\n" +
 	"\x15SubscriptionPartition\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x03R\x05start\x12\x14\n" +
@@ -1220,7 +1336,7 @@ func file_parley_topic_v1_subscription_proto_rawDescGZIP() []byte {
 }
 
 var file_parley_topic_v1_subscription_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_parley_topic_v1_subscription_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_parley_topic_v1_subscription_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_parley_topic_v1_subscription_proto_goTypes = []any{
 	(SubscriptionState)(0),        // 0: parley.topic.v1.SubscriptionState
 	(Ordering)(0),                 // 1: parley.topic.v1.Ordering
@@ -1234,36 +1350,38 @@ var file_parley_topic_v1_subscription_proto_goTypes = []any{
 	(*SubscriptionConfig)(nil),    // 9: parley.topic.v1.SubscriptionConfig
 	(*SettingDifference)(nil),     // 10: parley.topic.v1.SettingDifference
 	(*Subscription)(nil),          // 11: parley.topic.v1.Subscription
-	(*SubscriptionPartition)(nil), // 12: parley.topic.v1.SubscriptionPartition
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(*ReleasedMessages)(nil),      // 12: parley.topic.v1.ReleasedMessages
+	(*SubscriptionPartition)(nil), // 13: parley.topic.v1.SubscriptionPartition
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
 }
 var file_parley_topic_v1_subscription_proto_depIdxs = []int32{
-	13, // 0: parley.topic.v1.Position.time:type_name -> google.protobuf.Timestamp
+	14, // 0: parley.topic.v1.Position.time:type_name -> google.protobuf.Timestamp
 	7,  // 1: parley.topic.v1.Filter.clauses:type_name -> parley.topic.v1.FilterClause
 	4,  // 2: parley.topic.v1.FilterClause.operator:type_name -> parley.topic.v1.FilterClause.Operator
-	14, // 3: parley.topic.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
-	14, // 4: parley.topic.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
-	14, // 5: parley.topic.v1.RetryPolicy.lease:type_name -> google.protobuf.Duration
+	15, // 3: parley.topic.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
+	15, // 4: parley.topic.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
+	15, // 5: parley.topic.v1.RetryPolicy.lease:type_name -> google.protobuf.Duration
 	5,  // 6: parley.topic.v1.SubscriptionConfig.start:type_name -> parley.topic.v1.Position
 	6,  // 7: parley.topic.v1.SubscriptionConfig.filter:type_name -> parley.topic.v1.Filter
 	8,  // 8: parley.topic.v1.SubscriptionConfig.retry:type_name -> parley.topic.v1.RetryPolicy
 	1,  // 9: parley.topic.v1.SubscriptionConfig.ordering:type_name -> parley.topic.v1.Ordering
 	2,  // 10: parley.topic.v1.SubscriptionConfig.selection:type_name -> parley.topic.v1.Selection
 	3,  // 11: parley.topic.v1.SubscriptionConfig.exhausted:type_name -> parley.topic.v1.Exhausted
-	14, // 12: parley.topic.v1.SubscriptionConfig.heartbeat_interval:type_name -> google.protobuf.Duration
-	14, // 13: parley.topic.v1.SubscriptionConfig.heartbeat_timeout:type_name -> google.protobuf.Duration
+	15, // 12: parley.topic.v1.SubscriptionConfig.heartbeat_interval:type_name -> google.protobuf.Duration
+	15, // 13: parley.topic.v1.SubscriptionConfig.heartbeat_timeout:type_name -> google.protobuf.Duration
 	0,  // 14: parley.topic.v1.Subscription.state:type_name -> parley.topic.v1.SubscriptionState
 	9,  // 15: parley.topic.v1.Subscription.config:type_name -> parley.topic.v1.SubscriptionConfig
-	13, // 16: parley.topic.v1.Subscription.subscribed_at:type_name -> google.protobuf.Timestamp
-	13, // 17: parley.topic.v1.Subscription.last_active_at:type_name -> google.protobuf.Timestamp
-	13, // 18: parley.topic.v1.Subscription.last_heartbeat_at:type_name -> google.protobuf.Timestamp
-	12, // 19: parley.topic.v1.Subscription.partitions:type_name -> parley.topic.v1.SubscriptionPartition
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	14, // 16: parley.topic.v1.Subscription.subscribed_at:type_name -> google.protobuf.Timestamp
+	14, // 17: parley.topic.v1.Subscription.last_active_at:type_name -> google.protobuf.Timestamp
+	14, // 18: parley.topic.v1.Subscription.last_heartbeat_at:type_name -> google.protobuf.Timestamp
+	13, // 19: parley.topic.v1.Subscription.partitions:type_name -> parley.topic.v1.SubscriptionPartition
+	12, // 20: parley.topic.v1.Subscription.released:type_name -> parley.topic.v1.ReleasedMessages
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_parley_topic_v1_subscription_proto_init() }
@@ -1283,7 +1401,7 @@ func file_parley_topic_v1_subscription_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_topic_v1_subscription_proto_rawDesc), len(file_parley_topic_v1_subscription_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

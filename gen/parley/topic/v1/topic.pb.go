@@ -356,9 +356,17 @@ type TopicConfig struct {
 	// installation's setting topic-max-bytes says. Only operators may set more than that. A
 	// publish beyond fails with TOPIC_FULL. Dead letters are stored in any case. It cannot be
 	// set with SOURCE_CHAT_EVENTS.
-	MaxBytes      *int64 `protobuf:"varint,11,opt,name=max_bytes,json=maxBytes,proto3,oneof" json:"max_bytes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	MaxBytes *int64 `protobuf:"varint,11,opt,name=max_bytes,json=maxBytes,proto3,oneof" json:"max_bytes,omitempty"`
+	// For how long after its death a group is kept the messages that it has missed, up to 365 days; 7
+	// days by default, 0 to keep none. A group that returns within this time gets them back, at most
+	// max_backfill_messages of them. It cannot be set with SOURCE_CHAT_EVENTS.
+	DeadRetention *durationpb.Duration `protobuf:"bytes,12,opt,name=dead_retention,json=deadRetention,proto3" json:"dead_retention,omitempty"`
+	// How many bytes of messages are kept for dead groups alone, 1 MiB to 1 PiB, or 0 to keep none; 1
+	// GiB by default. Beyond that, and beyond three quarters of max_bytes, the server removes the oldest
+	// of these messages. It cannot be set with SOURCE_CHAT_EVENTS.
+	DeadRetentionBytes *int64 `protobuf:"varint,13,opt,name=dead_retention_bytes,json=deadRetentionBytes,proto3,oneof" json:"dead_retention_bytes,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *TopicConfig) Reset() {
@@ -464,6 +472,20 @@ func (x *TopicConfig) GetSource() Source {
 func (x *TopicConfig) GetMaxBytes() int64 {
 	if x != nil && x.MaxBytes != nil {
 		return *x.MaxBytes
+	}
+	return 0
+}
+
+func (x *TopicConfig) GetDeadRetention() *durationpb.Duration {
+	if x != nil {
+		return x.DeadRetention
+	}
+	return nil
+}
+
+func (x *TopicConfig) GetDeadRetentionBytes() int64 {
+	if x != nil && x.DeadRetentionBytes != nil {
+		return *x.DeadRetentionBytes
 	}
 	return 0
 }
@@ -811,7 +833,7 @@ var File_parley_topic_v1_topic_proto protoreflect.FileDescriptor
 
 const file_parley_topic_v1_topic_proto_rawDesc = "" +
 	"\n" +
-	"\x1bparley/topic/v1/topic.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\a\n" +
+	"\x1bparley/topic/v1/topic.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc3\t\n" +
 	"\vTopicConfig\x12B\n" +
 	"\tsemantics\x18\x01 \x01(\x0e2\x1a.parley.topic.v1.SemanticsB\b\xbaH\x05\x82\x01\x02\x10\x01R\tsemantics\x12R\n" +
 	"\x0fcompletion_mode\x18\x02 \x01(\x0e2\x1f.parley.topic.v1.CompletionModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x0ecompletionMode\x12W\n" +
@@ -829,11 +851,15 @@ const file_parley_topic_v1_topic_proto_rawDesc = "" +
 	"\x06source\x18\n" +
 	" \x01(\x0e2\x17.parley.topic.v1.SourceB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06source\x12p\n" +
 	"\tmax_bytes\x18\v \x01(\x03BN\xbaHK\xba\x01H\n" +
-	"\tmax_bytes\x12\x1dmust be 0 or at least 1048576\x1a\x1cthis == 0 || this >= 1048576H\x02R\bmaxBytes\x88\x01\x01B%\n" +
+	"\tmax_bytes\x12\x1dmust be 0 or at least 1048576\x1a\x1cthis == 0 || this >= 1048576H\x02R\bmaxBytes\x88\x01\x01\x12Q\n" +
+	"\x0edead_retention\x18\f \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\xe7\x84\x0f2\x00R\rdeadRetention\x12\x9b\x01\n" +
+	"\x14dead_retention_bytes\x18\r \x01(\x03Bd\xbaHa\xba\x01S\n" +
+	"\x14dead_retention_bytes\x12\x1dmust be 0 or at least 1048576\x1a\x1cthis == 0 || this >= 1048576\"\t\x18\x80\x80\x80\x80\x80\x80\x80\x02H\x03R\x12deadRetentionBytes\x88\x01\x01B%\n" +
 	"#_block_writes_on_zero_subscriptionsB\r\n" +
 	"\v_pause_pinsB\f\n" +
 	"\n" +
-	"_max_bytes\"\x9b\x03\n" +
+	"_max_bytesB\x17\n" +
+	"\x15_dead_retention_bytes\"\x9b\x03\n" +
 	"\x05Topic\x12\x1c\n" +
 	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x04name\x124\n" +
 	"\x06config\x18\x02 \x01(\v2\x1c.parley.topic.v1.TopicConfigR\x06config\x12\x1b\n" +
@@ -935,18 +961,19 @@ var file_parley_topic_v1_topic_proto_depIdxs = []int32{
 	11, // 4: parley.topic.v1.TopicConfig.zero_subscription_retention:type_name -> google.protobuf.Duration
 	11, // 5: parley.topic.v1.TopicConfig.zombie_subscription_ttl:type_name -> google.protobuf.Duration
 	2,  // 6: parley.topic.v1.TopicConfig.source:type_name -> parley.topic.v1.Source
-	5,  // 7: parley.topic.v1.Topic.config:type_name -> parley.topic.v1.TopicConfig
-	12, // 8: parley.topic.v1.Topic.created_at:type_name -> google.protobuf.Timestamp
-	12, // 9: parley.topic.v1.Topic.updated_at:type_name -> google.protobuf.Timestamp
-	7,  // 10: parley.topic.v1.Topic.partitions:type_name -> parley.topic.v1.PartitionBounds
-	10, // 11: parley.topic.v1.TopicMessage.headers:type_name -> parley.topic.v1.TopicMessage.HeadersEntry
-	12, // 12: parley.topic.v1.TopicMessage.publish_time:type_name -> google.protobuf.Timestamp
-	4,  // 13: parley.topic.v1.Binding.role:type_name -> parley.topic.v1.Role
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	11, // 7: parley.topic.v1.TopicConfig.dead_retention:type_name -> google.protobuf.Duration
+	5,  // 8: parley.topic.v1.Topic.config:type_name -> parley.topic.v1.TopicConfig
+	12, // 9: parley.topic.v1.Topic.created_at:type_name -> google.protobuf.Timestamp
+	12, // 10: parley.topic.v1.Topic.updated_at:type_name -> google.protobuf.Timestamp
+	7,  // 11: parley.topic.v1.Topic.partitions:type_name -> parley.topic.v1.PartitionBounds
+	10, // 12: parley.topic.v1.TopicMessage.headers:type_name -> parley.topic.v1.TopicMessage.HeadersEntry
+	12, // 13: parley.topic.v1.TopicMessage.publish_time:type_name -> google.protobuf.Timestamp
+	4,  // 14: parley.topic.v1.Binding.role:type_name -> parley.topic.v1.Role
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_parley_topic_v1_topic_proto_init() }

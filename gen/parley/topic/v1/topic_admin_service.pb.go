@@ -479,7 +479,7 @@ type GetGroupMetricsResponse struct {
 	Pending int64 `protobuf:"varint,7,opt,name=pending,proto3" json:"pending,omitempty"`
 	// Positions from what it has not acknowledged to the end, added up over the partitions.
 	Lag int64 `protobuf:"varint,8,opt,name=lag,proto3" json:"lag,omitempty"`
-	// Messages that were removed before it had acknowledged them.
+	// Messages that were due to it and were removed before it had acknowledged them, by any cause.
 	Missed        int64 `protobuf:"varint,9,opt,name=missed,proto3" json:"missed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -817,7 +817,8 @@ type ForceCompleteRequest struct {
 	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
 	// Messages that were published longer ago than this.
 	OlderThan *durationpb.Duration `protobuf:"bytes,3,opt,name=older_than,json=olderThan,proto3" json:"older_than,omitempty"`
-	// Active and paused groups, too: they do not get these messages.
+	// Active and paused groups, too: they do not get these messages. A dead group does not get them
+	// back when it returns, unless they are still there.
 	Force bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
 	// Only say what would happen.
 	DryRun        bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
@@ -897,7 +898,8 @@ type ForceCompleteResponse struct {
 	Orphaned int64 `protobuf:"varint,1,opt,name=orphaned,proto3" json:"orphaned,omitempty"`
 	// Messages that dead and cancelled groups held, added up over the groups.
 	Released int64 `protobuf:"varint,2,opt,name=released,proto3" json:"released,omitempty"`
-	// Messages that living groups do not get, added up over the groups.
+	// Messages that living groups do not get, and that are no longer kept for dead ones, added up over
+	// the groups.
 	Skipped       int64 `protobuf:"varint,3,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

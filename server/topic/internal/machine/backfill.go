@@ -73,6 +73,7 @@ func (g *GroupState) BeginBackfill(b Backfill) (int64, error) {
 	g.required.Union(&held)
 	g.readable.Subtract(&want)
 	g.history.Begin(b.Number, g.p.start, &want)
+	g.regain(&want)
 	g.changed()
 	g.rebuild()
 	return n, nil
@@ -82,7 +83,8 @@ func (g *GroupState) BeginBackfill(b Backfill) (int64, error) {
 func (g *GroupState) Allow(n int64) { g.history.Allowed += n }
 
 // EndBackfill takes the group off what it has not begun with of its backfill. What members
-// have, what is tried again, parked or dying stays. Doing so again changes nothing.
+// have, what is tried again, parked or dying stays. What the ledger had counted before the backfill
+// counts again; the rest was due because of the backfill only. Doing so again changes nothing.
 func (g *GroupState) EndBackfill() {
 	kept := g.acked.Clone()
 	kept.Union(&g.fails.Dying)
@@ -95,6 +97,10 @@ func (g *GroupState) EndBackfill() {
 	kept.Union(&g.suspects)
 	dropped := g.history.Drop(&kept)
 	g.required.Subtract(&dropped)
+	owed := dropped.Clone()
+	owed.Intersect(&g.owed)
+	g.release(BySeek, &owed)
+	g.owed.Subtract(&owed)
 	g.changed()
 	g.rebuild()
 }

@@ -59,6 +59,12 @@ func (w *world) backfill() {
 			if r.history[g] && !r.acked[g] && !tried {
 				delete(r.history, g)
 				delete(r.required, g)
+				if r.owed[g] {
+					r.lost[g] = BySeek
+				} else {
+					delete(r.ever, g)
+				}
+				delete(r.owed, g)
 			}
 		}
 		w.after("end backfill", g, nil)
@@ -102,8 +108,9 @@ func (w *world) beginBackfill(g *modelGroup, live bool) {
 	for _, r := range list {
 		delete(r.readable, g)
 		r.history[g] = true
+		r.regain(g)
 		if !complete[r] {
-			r.required[g] = true
+			r.required[g], r.ever[g] = true, true
 		}
 	}
 	if w.after("backfill", g, nil); w.one(2) {

@@ -137,7 +137,7 @@ func BenchmarkTransition(b *testing.B) {
 			})
 			run("die and resurrect", func(b *testing.B, g *GroupState) {
 				must(b, g.Die())
-				_, err := g.Resurrect(-1)
+				_, err := g.Resurrect(-1, ByBound)
 				must(b, err)
 			})
 			run("cursor", func(b *testing.B, g *GroupState) { b.ReportMetric(float64(len(g.AppendCursor(nil))), "bytes") })

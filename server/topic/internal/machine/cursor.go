@@ -19,6 +19,9 @@ const (
 	historyVersion = 2
 	// movedVersion is of one of a group that was moved.
 	movedVersion = 3
+	// ledgerVersion is of one that says what the group is owed and what was released: of every group
+	// that is dead, and of others that have such.
+	ledgerVersion = 4
 	// maxCursorRuns is of how many runs a set in a cursor may be: a run takes two bytes.
 	maxCursorRuns = MaxCursor / 2
 	// dueStep is how exactly a cursor has the time of a retry.
@@ -55,12 +58,26 @@ type Cursor struct {
 	Backfill                            int64          // number; 0: there is no History
 	History                             *Set
 	Moves                               int64
+	// Dead makes Owed part of the cursor even if it is empty.
+	Dead     bool
+	Owed     *Set // nil: nothing, as released
+	released *released
+	ledger   bool // it was read, and has what follows Moves
 }
 
 // Append appends the cursor to b.
 func (c *Cursor) Append(b []byte) []byte {
 	version := byte(Version)
+	owed, lost := c.Owed, c.released
+	if owed == nil {
+		owed = &Set{}
+	}
+	if lost == nil {
+		lost = &released{}
+	}
 	switch {
+	case c.Dead || !owed.Empty() || !lost.empty():
+		version = ledgerVersion
 	case c.Moves != 0:
 		version = movedVersion
 	case c.Backfill != 0:
@@ -79,6 +96,13 @@ func (c *Cursor) Append(b []byte) []byte {
 	}
 	if version >= movedVersion {
 		b = binary.AppendUvarint(b, uint64(c.Moves))
+	}
+	if version >= ledgerVersion {
+		b = owed.AppendBinary(b)
+		for cause := range causes { // by their numbers, which stay
+			b = binary.AppendUvarint(b, uint64(lost.gone[cause]))
+			b = lost.of[cause].AppendBinary(b)
+		}
 	}
 	return b
 }
@@ -110,10 +134,10 @@ func (c *Cursor) appendFailures(b []byte) []byte {
 func DecodeCursor(b []byte, most int64) (*Cursor, error) {
 	d := decoder{b: b}
 	version := d.byte()
-	if version < Version || version > movedVersion {
+	if version < Version || version > ledgerVersion {
 		return nil, ErrCursor
 	}
-	c := &Cursor{History: &Set{}}
+	c := &Cursor{History: &Set{}, Owed: &Set{}, released: &released{}}
 	for _, n := range [...]*int64{&c.Generation, &c.Start, &c.Floor, &c.Processed, &c.Filtered, &c.Failed, &c.Missed} {
 		*n = d.position()
 	}
@@ -124,6 +148,13 @@ func DecodeCursor(b []byte, most int64) (*Cursor, error) {
 	}
 	if version >= movedVersion {
 		c.Moves = d.position()
+	}
+	c.released.gone[ByRetention] = c.Missed
+	if c.ledger = version >= ledgerVersion; c.ledger {
+		c.Owed = d.set(maxCursorRuns)
+		for cause := range causes {
+			c.released.gone[cause], c.released.of[cause] = d.position(), *d.set(maxCursorRuns)
+		}
 	}
 	if d.failed || len(d.b) > 0 {
 		return nil, ErrCursor

@@ -36,8 +36,17 @@ func golden() map[string]*Cursor {
 	backfill, moved, none := plain(), plain(), plain()
 	backfill.Backfill, backfill.History = 4, set(Run{From: 1, To: 5})
 	moved.Moves = 300
+	lost := plain()
+	lost.Dead, lost.Owed, lost.Moves = true, set(Run{From: 60, To: 61}, Run{From: 1 << 33, To: NoEnd}), 2
+	lost.released = &released{gone: Ledger{1, 2, 300, 4, 5, 1 << 40}}
+	for c := range causes {
+		lost.released.of[c] = *set(Run{From: int64(c), To: int64(c) + 2}, Run{From: 20, To: 1 << 20})
+	}
+	lost.Missed = 300
 	none.Failures, none.Acked = nil, &Set{}
-	return map[string]*Cursor{"plain": plain(), "backfill": backfill, "moved": moved, "nothing failed": none}
+	return map[string]*Cursor{
+		"plain": plain(), "backfill": backfill, "moved": moved, "nothing failed": none, "released": lost,
+	}
 }
 
 // HQ-T6: what earlier versions stored of groups is read by all later ones, backfills included. A
@@ -93,16 +102,21 @@ func TestGoldenCursors(t *testing.T) {
 
 // describe makes cursors comparable.
 func describe(c *Cursor) []any {
+	owed, lost := c.Owed, c.released
+	if owed == nil {
+		owed, lost = &Set{}, &released{gone: Ledger{ByRetention: c.Missed}}
+	}
 	return []any{c.Generation, c.Start, c.Floor, c.Processed, c.Filtered, c.Failed, c.Missed, c.Required.Runs(),
-		c.Optional.Runs(), c.Acked.Runs(), fmt.Sprint(c.Failures), c.Backfill, fmt.Sprint(c.History.Runs()), c.Moves}
+		c.Optional.Runs(), c.Acked.Runs(), fmt.Sprint(c.Failures), c.Backfill, fmt.Sprint(c.History.Runs()), c.Moves,
+		owed.Runs(), lost.gone, fmt.Sprint(lost.of)}
 }
 
 // What is of no version is refused.
 func TestOtherVersions(t *testing.T) {
-	b := golden()["moved"].Append(nil)
+	b := golden()["released"].Append(nil)
 	for version := range 256 {
 		b[0] = byte(version)
-		if _, err := DecodeCursor(b, 1<<16); (err == nil) != (version == movedVersion) {
+		if _, err := DecodeCursor(b, 1<<16); (err == nil) != (version == ledgerVersion) {
 			t.Errorf("version %d: %v", version, err)
 		}
 	}

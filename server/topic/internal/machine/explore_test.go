@@ -65,8 +65,10 @@ func (w *world) step() {
 		w.backfill()
 	case n < 83:
 		w.changeState()
-	case n < 86:
+	case n < 85:
 		w.move()
+	case n < 86:
+		w.letGo()
 	case n < 89:
 		w.trim()
 	case n < 92:
@@ -120,9 +122,10 @@ func (w *world) move() {
 	live := g.state == Active || g.state == Paused
 	if w.one(3) {
 		w.log("skip %s to %d", g.config.Name, to)
-		n, want := g.real.Skip(to), int64(0)
+		n, want := g.real.Skip(to, ByZombie), int64(0)
 		if live {
-			want = w.m.drop(g, to)
+			want = w.m.lose(g, to, ByZombie)
+			w.m.drop(g, to)
 			g.loseLeases(to)
 			for p := range g.fails {
 				if p < to {
@@ -139,6 +142,9 @@ func (w *world) move() {
 		}
 		if n != want {
 			w.fail("skip: %d, should be %d", n, want)
+		}
+		if live {
+			w.after("skip", g, nil)
 		}
 		w.m.save(g)
 		return
@@ -169,10 +175,15 @@ func (w *world) move() {
 	w.m.settle()
 	w.m.leave(g)
 	g.reset()
+	w.m.lose(g, to, BySeek)
 	w.m.drop(g, to)
 	for _, r := range w.m.records {
 		if r.position >= to {
-			delete(r.required, g)
+			if r.acked[g] {
+				delete(r.required, g)
+				delete(r.owed, g)
+				delete(r.ever, g)
+			}
 			delete(r.acked, g)
 		}
 	}
@@ -202,9 +213,12 @@ func (w *world) trim() {
 		limit = w.bug.limit(w, c, limit)
 	}
 	w.log("trim %+v: %d", c, limit)
-	if want := w.m.trimLimit(c); limit != want {
+	if want := w.m.trimLimit(c, false); limit != want {
 		w.fail("the log may be trimmed to %d, should be %d, of %+v", limit, want, c)
 		return
+	}
+	if got, want := w.p.TrimLimitOfLiving(c), w.m.trimLimit(c, true); got != want {
+		w.fail("without the dead it may be trimmed to %d, should be %d, of %+v", got, want, c)
 	}
 	w.m.trim(limit)
 	w.p.Trimmed(limit)

@@ -24,11 +24,16 @@ type GroupState struct {
 	// version counts changes of what a cursor has.
 	version uint64
 
-	required Set   // is to receive; open while it is active or paused
-	readable Set   // is delivered: what is required but for a backfill, and what it may read
-	acked    Set   // has acknowledged
-	floor    int64 // no position below is readable and not acknowledged
-	low      int64 // no position below is required and not acknowledged
+	required Set // is to receive; open while it is active or paused
+	readable Set // is delivered: what is required but for a backfill, and what it may read
+	acked    Set // has acknowledged
+	// owed is due to the group although it need not be required: it keeps the log and nothing else, so
+	// that it can be complete. A dead group is owed what it was to receive when it died and what is
+	// published since. A group that has come back is owed what it got back of that.
+	owed     Set
+	released released // was due, and does not come
+	floor    int64    // no position below is readable and not acknowledged
+	low      int64    // no position below is required and not acknowledged
 
 	ready   Set                 // can be handed out, or looked at
 	leases  leaseTable[*Member] // members have
@@ -48,9 +53,9 @@ type GroupState struct {
 	turn     int       // whose it is
 	deadline int64     // no lease ends before, unix ns: see Wake
 
-	processed, filtered, failed, missed int64
-	handed                              int64 // deliveries, since the process began
-	moves                               int64 // by SeekTo
+	processed, filtered, failed int64
+	handed                      int64 // deliveries, since the process began
+	moves                       int64 // by SeekTo
 }
 
 // Config returns how the group is served. It is not written to.
@@ -130,6 +135,7 @@ func (g *GroupState) claim(from int64, hold bool) int64 {
 	want.Subtract(&g.acked)
 	n := want.Count(0, g.p.end)
 	g.readable.Union(&want)
+	g.regain(&want)
 	g.readable.Add(g.p.end, NoEnd)
 	if hold {
 		complete := g.p.complete()
@@ -164,8 +170,9 @@ func (g *GroupState) Resume() error {
 	return nil
 }
 
-// Die makes an active group dead: it is to receive nothing that is published from now on,
-// and holds nothing. Release follows, in a step of its own. Error: ErrState.
+// Die makes an active group dead: it is required for nothing that is published from now on,
+// and holds neither the watermark nor completion. It is owed what it has not acknowledged, until
+// LetGo. Release follows, in a step of its own. Error: ErrState.
 func (g *GroupState) Die() error {
 	if g.state != Active {
 		return ErrState
@@ -188,6 +195,12 @@ func (g *GroupState) end(s State) {
 	g.Floor() // it is known while there is something to read only
 	g.state = s
 	g.leaveHistory()
+	if s == Dead {
+		g.owed.Union(&g.required)
+		g.fitOwed()
+	} else {
+		g.owed = Set{}
+	}
 	g.required.Remove(g.p.end, NoEnd)
 	g.readable.Remove(g.p.end, NoEnd)
 	g.reset()
@@ -205,10 +218,11 @@ func (g *GroupState) Release() (int64, error) {
 	if g.state != Dead && g.state != Cancelled {
 		return 0, ErrState
 	}
-	return g.release(), nil
+	return g.abandon(), nil
 }
 
-func (g *GroupState) release() int64 {
+// abandon makes the group required for nothing that it has not acknowledged.
+func (g *GroupState) abandon() int64 {
 	n := g.drop(NoEnd)
 	if n > 0 {
 		g.version++
@@ -234,18 +248,21 @@ func (g *GroupState) drop(to int64) int64 {
 }
 
 // Resurrect makes a dead group active. It is to receive what it has missed, the newest
-// most positions; negative: all of them. Those that are not complete are held for it, the
-// others are delivered as long as they are there. It returns how many these are. Error:
+// most positions; negative: all of them. Those that are not complete are held for it. The log is
+// kept for the others if they are owed, and they are delivered as long as they are there if not.
+// What is owed and older is released, by the cause. It returns how many positions it gets. Error:
 // ErrState if it is not dead, as for the second of two calls.
-func (g *GroupState) Resurrect(most int64) (int64, error) {
+func (g *GroupState) Resurrect(most int64, rest Cause) (int64, error) {
 	if g.state != Dead {
 		return 0, ErrState
 	}
 	g.p.hold(g.start)
-	return g.resurrect(most), nil
+	return g.resurrect(most, rest), nil
 }
 
-func (g *GroupState) resurrect(most int64) int64 {
+func (g *GroupState) resurrect(most int64, rest Cause) int64 {
+	g.owed.Union(&g.required) // of a group that was restored and whose cursor does not know that it died
+	g.owed.Remove(g.p.end, NoEnd)
 	g.drop(NoEnd)
 	g.state = Active
 	from := max(g.start, g.p.start)
@@ -254,6 +271,10 @@ func (g *GroupState) resurrect(most int64) int64 {
 	} else if n := unread.Count(0, g.p.end); most > 0 && n > most {
 		from = unread.Nth(n - most)
 	}
+	older := g.owed.Clone()
+	older.Remove(from, NoEnd)
+	g.release(rest, &older)
+	g.owed.Remove(0, from)
 	n := g.claim(from, true)
 	g.rebuild()
 	return n
@@ -261,12 +282,7 @@ func (g *GroupState) resurrect(most int64) int64 {
 
 // trim forgets what lies before the start of the log.
 func (g *GroupState) trim(start int64) {
-	gone := g.required.Clone()
-	gone.Remove(start, NoEnd)
-	gone.Subtract(&g.acked)
-	if g.holding() {
-		g.missed += gone.Count(0, start)
-	}
+	g.lose(start, ByRetention)
 	for _, s := range []*Set{&g.required, &g.readable, &g.acked, &g.ready} {
 		s.Remove(0, start)
 	}
@@ -287,6 +303,19 @@ func (g *GroupState) trim(start int64) {
 	if delayed, parked := g.fails.Waiting(); delayed+parked+g.keys.Len() > 0 || g.anyAside() {
 		g.rebuild()
 	}
+}
+
+// lose counts what lies before a position and is due as released, for good. Jobs say beforehand
+// why a dead group does not get its messages: what is left here was removed whatever is due.
+func (g *GroupState) lose(start int64, c Cause) {
+	g.released.Trim(start, &g.acked)
+	if g.state != Cancelled {
+		due := g.dueBelow(start)
+		n := countWithout(&due, &g.acked)
+		g.released.gone[c] += n
+		g.p.released(c, n)
+	}
+	g.owed.Remove(0, start)
 }
 
 // reset ends what is under way: leases, retries, letters. What is ready is not.
@@ -375,6 +404,7 @@ func (g *GroupState) compact() {
 	if runs := g.acked.Runs(); len(runs) > maxAckedRuns {
 		g.p.settle()
 		g.start = max(g.start, runs[len(runs)-maxAckedRuns].From)
+		g.lose(g.start, ByBound)
 		for _, s := range []*Set{&g.required, &g.readable, &g.acked} {
 			s.Remove(0, g.start)
 		}
@@ -384,13 +414,13 @@ func (g *GroupState) compact() {
 
 // Stats counts what the group has to do. It costs O(runs).
 func (g *GroupState) Stats() Stats {
-	pending := g.required.Clone()
-	pending.Subtract(&g.acked)
+	pending := g.Missing()
 	delayed, parked := g.fails.Waiting()
 	s := Stats{
 		Start: g.start, Floor: g.Floor(), Pending: pending.Count(0, g.p.end),
 		Retrying: int64(delayed), Parked: int64(parked), Undeliverable: g.fails.Dying.Count(0, g.p.end),
-		Members: len(g.members), Processed: g.processed, Filtered: g.filtered, Failed: g.failed, Missed: g.missed,
+		Members: len(g.members), Processed: g.processed, Filtered: g.filtered, Failed: g.failed,
+		Missed: g.released.gone.Total(),
 	}
 	for _, m := range g.members {
 		s.InFlight += m.inFlight

@@ -26,6 +26,7 @@ type Machine struct {
 	lost      []Lost
 	maxOpen   int
 	returning []*GroupState // are restored, and to be reconciled
+	onRelease func(Cause, int64)
 }
 
 // New makes a machine without groups for the partition with a number, whose log has the
@@ -34,6 +35,16 @@ func New(number int32, start, end int64, source Source) *Machine {
 	return &Machine{
 		number: number, start: start, end: end, source: source, watermark: start, filters: filterCache{},
 		maxOpen: MaxOpen,
+	}
+}
+
+// OnRelease makes f be called when messages that are due to a group are taken from it. A message
+// that the group gets back and loses again counts each time.
+func (p *Machine) OnRelease(f func(Cause, int64)) { p.onRelease = f }
+
+func (p *Machine) released(c Cause, n int64) {
+	if p.onRelease != nil && n > 0 {
+		p.onRelease(c, n)
 	}
 }
 
@@ -90,19 +101,46 @@ func (p *Machine) pinned() int64 {
 }
 
 // TrimLimit returns the position before which the log may be trimmed: below it, every
-// message is either older than c.Forced, or held by no group and older than the cutoff
+// message is either older than c.Forced, or held by no group, owed to none and older than the cutoff
 // of its kind.
 func (p *Machine) TrimLimit(c Cutoffs) int64 {
+	limit := p.TrimLimitOfLiving(c)
+	for _, g := range p.groups {
+		if g.state == Dead {
+			limit = min(limit, g.owedFrom())
+		}
+	}
+	return max(limit, p.start, min(c.Forced, p.end))
+}
+
+// TrimLimitOfLiving is what TrimLimit would be if nothing were owed to dead groups.
+func (p *Machine) TrimLimitOfLiving(c Cutoffs) int64 {
 	unrequired := SetOf(Run{From: p.start, To: p.end})
 	unrequired.Subtract(&p.settled)
 	for _, g := range p.groups {
 		unrequired.Subtract(&g.required)
 	}
-	limit := min(p.end, p.pinned(), unrequired.NextAbsent(max(p.start, c.Complete)))
+	limit := min(p.end, p.pinned(), p.kept(), unrequired.NextAbsent(max(p.start, c.Complete)))
 	if first, ok := unrequired.Next(c.Unrequired); ok {
 		limit = min(limit, first)
 	}
 	return max(p.start, limit, min(c.Forced, p.end))
+}
+
+// kept is the lowest position that a group which holds the log is owed or, if it reads in order of
+// key, has in hand: the next message of the key must not be delivered beside one that was trimmed.
+func (p *Machine) kept() int64 {
+	low := NoEnd
+	for _, g := range p.groups {
+		if !g.holding() {
+			continue
+		}
+		low = min(low, g.owedFrom())
+		if leases := g.leases.All(); g.config.KeyOrder && len(leases) > 0 {
+			low = min(low, leases[0].From)
+		}
+	}
+	return low
 }
 
 // complete returns what has been acknowledged by all groups that were to receive it, one
@@ -218,7 +256,7 @@ func (p *Machine) Remove(g *GroupState) error {
 }
 
 func (p *Machine) remove(g *GroupState) {
-	g.release()
+	g.abandon()
 	p.settle()
 	p.filters.Release(g.filter)
 	for _, m := range g.members {

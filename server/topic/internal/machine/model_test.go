@@ -22,6 +22,9 @@ type record struct {
 	acked     map[*modelGroup]bool
 	history   map[*modelGroup]bool // has it of a backfill
 	settled   bool                 // was complete when a group went that shows it
+	owed      map[*modelGroup]bool // the log is kept for it
+	ever      map[*modelGroup]bool // it was due, at some time
+	lost      map[*modelGroup]Cause
 }
 
 func (r *record) complete() bool {
@@ -47,6 +50,8 @@ type modelGroup struct {
 	dying   map[int64]bool
 	letters map[int64]bool // of those that die, nobody has fetched these
 	moves   int64
+	owes    bool   // what is published is owed to it, which is dead
+	gone    Ledger // of what the log has no longer
 	// suspects were with a member that ended abnormally.
 	suspects map[int64]bool
 	members  []*modelMember
@@ -89,6 +94,11 @@ type snapshot struct {
 	history                   map[int64]bool
 	fails                     map[int64]fail
 	moves                     int64
+	owed, ever                map[int64]bool
+	lost                      map[int64]Cause
+	owes                      bool
+	gone                      Ledger
+	from                      int64 // the log's start
 }
 
 type model struct {
@@ -103,10 +113,13 @@ func (m *model) at(p int64) *record { return m.records[p-m.start] }
 func (m *model) publish(r *record) {
 	r.position = m.end
 	r.required, r.readable, r.acked = map[*modelGroup]bool{}, map[*modelGroup]bool{}, map[*modelGroup]bool{}
-	r.history = map[*modelGroup]bool{}
+	r.history, r.owed, r.ever = map[*modelGroup]bool{}, map[*modelGroup]bool{}, map[*modelGroup]bool{}
+	r.lost = map[*modelGroup]Cause{}
 	for _, g := range m.groups {
 		if g.state == Active || g.state == Paused {
-			r.required[g], r.readable[g] = true, true
+			r.required[g], r.readable[g], r.ever[g] = true, true, true
+		} else if g.state == Dead && g.owes {
+			r.owed[g], r.ever[g] = true, true
 		}
 	}
 	m.records = append(m.records, r)
@@ -122,8 +135,9 @@ func (m *model) claim(g *modelGroup, from int64, hold bool) int64 {
 		}
 		n++
 		r.readable[g] = true
+		r.regain(g)
 		if hold && !r.complete() {
-			r.required[g] = true
+			r.required[g], r.ever[g] = true, true
 		}
 	}
 	return n
@@ -191,6 +205,7 @@ func (g *modelGroup) tried(r *record) bool {
 }
 
 func (m *model) trim(start int64) {
+	m.trimLedgers(start)
 	for _, g := range m.groups {
 		for p := m.start; p < start; p++ {
 			delete(g.leases, p)
@@ -293,22 +308,6 @@ func (m *model) pinned() int64 {
 	return m.end
 }
 
-// trimLimit looks for the first message that may not go.
-func (m *model) trimLimit(c Cutoffs) int64 {
-	limit, pinned := m.start, m.pinned()
-	for _, r := range m.records {
-		cutoff := c.Complete
-		if len(r.required) == 0 && !r.settled {
-			cutoff = c.Unrequired
-		}
-		if r.position >= pinned || r.position >= cutoff {
-			break
-		}
-		limit = r.position + 1
-	}
-	return max(limit, min(c.Forced, m.end))
-}
-
 func (m *model) floor(g *modelGroup) (int64, bool) {
 	for _, r := range m.records {
 		if r.readable[g] && !r.acked[g] {
@@ -340,6 +339,7 @@ func (m *model) save(g *modelGroup) {
 		}
 	}
 	s.moves = g.moves
+	m.saveLedger(g, s)
 	for p, f := range g.fails {
 		f.dueAll = f.dueAll.Add(100 * time.Millisecond)
 		s.fails[p] = f
@@ -358,6 +358,7 @@ func (m *model) restore(g *modelGroup) {
 			g.fails[p] = f
 		}
 	}
+	m.restoreLedger(g)
 	set := func(to map[*modelGroup]bool, yes bool) {
 		if delete(to, g); yes {
 			to[g] = true
@@ -418,6 +419,9 @@ func (m *model) compare(p *Machine) string {
 		if why := m.compareGroup(g); why != "" {
 			return why
 		}
+		if why := m.compareLedger(g); why != "" {
+			return why
+		}
 	}
 	done := p.complete()
 	for _, r := range m.records {
@@ -468,7 +472,7 @@ func (m *model) compareGroup(g *modelGroup) string {
 	s := g.real.Stats()
 	pending, failures := int64(0), 0
 	for _, r := range m.records {
-		if r.required[g] && !r.acked[g] {
+		if !r.acked[g] && (r.required[g] || r.owed[g] && g.state != Dead) {
 			pending++
 		}
 		if g.fails[r.position].attempts > 0 {

@@ -21,7 +21,7 @@ const maxAckedRuns = maxCursorEntries/2 + 1
 // message that is open has an entry already if it has failed. If not, it adds one at most: it
 // fails, or it is acknowledged and ends at most one more run.
 func (g *GroupState) room() int64 {
-	runs := g.required.Len() + g.readable.Len() + g.acked.Len() + g.history.Set.Len()
+	runs := g.required.Len() + g.readable.Len() + g.acked.Len() + g.history.Set.Len() + g.owed.Len() + g.released.Len()
 	return min(int64(g.p.maxOpen), int64(maxCursorEntries-runs)) - g.open
 }
 

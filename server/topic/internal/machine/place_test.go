@@ -65,7 +65,8 @@ func TestWatermark(t *testing.T) {
 	is(t, "without the paused", r.p.Watermark(), 7)
 	r.group(plain("latest"))
 	is(t, "one that begins at the end", r.p.Watermark(), 7)
-	is(t, "trim limit", r.p.TrimLimit(all), 7)
+	is(t, "trim limit without the dead", r.p.TrimLimitOfLiving(all), 7)
+	is(t, "trim limit", r.p.TrimLimit(all), 3)
 	r.begin(plain("earliest"), Begin{Start: 0, Backfill: true})
 	is(t, "one that begins at the beginning", r.p.Watermark(), 7)
 	is(t, "holds what is not complete", r.p.TrimLimit(all), 3)
@@ -182,11 +183,13 @@ func TestResurrection(t *testing.T) {
 	must(t, err)
 	r.work(other, o)
 	r.messages(100)
-	is(t, "limit without the dead", r.p.TrimLimit(Cutoffs{Complete: 200, Unrequired: 200}), 100)
+	all := Cutoffs{Complete: 200, Unrequired: 200}
+	is(t, "limit without the dead", r.p.TrimLimitOfLiving(all), 100)
+	is(t, "what it is owed is kept", r.p.TrimLimit(all), 10)
 	var done, refusedTo int
 	for range 10 {
 		is(t, "missed in all", g.Missed(), 190)
-		if n, err := g.Resurrect(50); err == nil {
+		if n, err := g.Resurrect(50, ByBound); err == nil {
 			done++
 			is(t, "missed", n, 50)
 		} else if errors.Is(err, ErrState) {
@@ -201,7 +204,7 @@ func TestResurrection(t *testing.T) {
 	r.messages(1)
 	same(t, "and continues", r.positions(g), []int64{200})
 	must(t, g.Die())
-	n, err := g.Resurrect(0)
+	n, err := g.Resurrect(0, ByBound)
 	must(t, err)
 	is(t, "without backfill", n, 0)
 	is(t, "pending", g.Stats().Pending, 0)
@@ -282,8 +285,8 @@ func TestSkip(t *testing.T) {
 	r.messages(10)
 	r.next(g)
 	r.ack(m, 8, 9)
-	is(t, "skipped", g.Skip(5), 5)
-	is(t, "again", g.Skip(5), 0)
+	is(t, "skipped", g.Skip(5, ByZombie), 5)
+	is(t, "again", g.Skip(5, ByZombie), 0)
 	same(t, "lost", r.p.TakeLost(nil), []Lost{{m, 0, 5}})
 	is(t, "floor", g.Floor(), 5)
 	r.ack(m, 5, 10)
@@ -327,7 +330,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		if n := len(g.AppendCursor(nil)); n > MaxCursor {
 			t.Errorf("a cursor of %d bytes", n)
 		}
-		_, err = g.Resurrect(0)
+		_, err = g.Resurrect(0, ByBound)
 		must(t, err)
 	}
 	if n := g.required.Len() + g.readable.Len() + g.acked.Len(); n > maxAckedRuns+3 {

@@ -26,16 +26,18 @@ func (p *Machine) RestoreState(state []byte) error {
 
 // AppendCursor appends the group's durable state to b, at most MaxCursor: where it began,
 // what it is to receive, what it may read, what it has acknowledged, its counters, what
-// failed how often and waits until when, what it catches up, and how often it was moved. Keys are not in it: Next
-// finds them again, as what holds up a key comes before what waits for it.
+// failed how often and waits until when, what it catches up, how often it was moved, what it is owed,
+// and its ledger. Keys are not in it: Next finds them again, as what holds up a key comes before what
+// waits for it.
 func (g *GroupState) AppendCursor(b []byte) []byte {
 	optional := g.readable.Clone()
 	optional.Subtract(&g.required)
 	c := Cursor{
 		Generation: g.config.Generation, Start: g.start, Floor: g.Floor(),
-		Processed: g.processed, Filtered: g.filtered, Failed: g.failed, Missed: g.missed,
+		Processed: g.processed, Filtered: g.filtered, Failed: g.failed, Missed: g.released.gone[ByRetention],
 		Required: &g.required, Optional: &optional, Acked: &g.acked,
 		Backfill: g.history.Number, History: &g.history.Set, Moves: g.moves,
+		Dead: g.state == Dead, Owed: &g.owed, released: &g.released,
 	}
 	c.Failures = make([]SavedFailure, 0, g.fails.Len())
 	for p, f := range g.fails.All() {
@@ -59,13 +61,19 @@ func (p *Machine) Restore(c Config, s State, saved []byte) (*GroupState, error) 
 	}
 	g := p.add(c, s)
 	g.start, g.floor = max(d.Start, p.start), max(min(d.Floor, p.end), p.start)
-	g.processed, g.filtered, g.failed, g.missed = d.Processed, d.Filtered, d.Failed, d.Missed
-	g.moves = d.Moves
+	g.processed, g.filtered, g.failed, g.moves = d.Processed, d.Filtered, d.Failed, d.Moves
 	g.required, g.readable, g.acked = *d.Required, *d.Optional, *d.Acked
 	g.readable.Union(&g.required)
 	g.readable.Subtract(d.History)
 	g.history.Number, g.history.Set = d.Backfill, *d.History
 	g.acked.Remove(p.end, NoEnd)
+	g.owed, g.released = *d.Owed, *d.released
+	runs := g.required.Runs()
+	closed := len(runs) == 0 || runs[len(runs)-1].To != NoEnd
+	if closed && !d.ledger && s != Cancelled {
+		// An earlier release wrote it, and not what a dead group is owed: what that would have given it back.
+		g.owed.Add(g.start, NoEnd)
+	}
 	for _, f := range d.Failures {
 		g.fails.Put(f.Position, Failure{Attempts: f.Attempts, Due: f.Due})
 	}
@@ -77,8 +85,8 @@ func (p *Machine) Restore(c Config, s State, saved []byte) (*GroupState, error) 
 	g.exhaustRestored()
 	if s == Dead || s == Cancelled {
 		g.end(s)
-		g.release()
-	} else if runs := g.required.Runs(); len(runs) == 0 || runs[len(runs)-1].To != NoEnd {
+		g.abandon()
+	} else if closed {
 		p.returning = append(p.returning, g)
 	}
 	return g, nil
@@ -134,7 +142,7 @@ func (p *Machine) Returning() (list []*GroupState) {
 func (p *Machine) Reconcile(most func(*GroupState) int64) {
 	for _, g := range p.Returning() {
 		s := g.state
-		g.resurrect(most(g))
+		g.resurrect(most(g), ByBound)
 		g.state = s
 	}
 	p.returning = nil

@@ -179,7 +179,7 @@ func TestCursorStopsTheGroup(t *testing.T) {
 	must(t, g.Die())
 	_, err = g.Release()
 	must(t, err)
-	_, err = g.Resurrect(0)
+	_, err = g.Resurrect(0, ByBound)
 	must(t, err)
 	base := r.end
 	r.messages(MaxOpen)

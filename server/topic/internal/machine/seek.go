@@ -40,8 +40,15 @@ func (g *GroupState) SeekTo(to int64) (Move, error) {
 	g.p.settle()
 	g.leaveHistory()
 	g.reset()
-	g.drop(m.To)
-	g.required.Remove(m.To, NoEnd)
+	g.pass(m.To, BySeek)
+	// What it gets again because it goes back was not lost, and is not owed.
+	again := g.acked.Clone()
+	again.Remove(0, m.To)
+	g.released.Take(&again)
+	g.owed.Subtract(&again)
+	// What it has not acknowledged stays required: without that, what all others have acknowledged would
+	// be complete.
+	g.required.Subtract(&again)
 	g.acked.Remove(m.To, NoEnd)
 	g.start = m.To
 	g.moves++
@@ -50,15 +57,25 @@ func (g *GroupState) SeekTo(to int64) (Move, error) {
 	return m, nil
 }
 
+// pass takes the group off what lies before a position and is not acknowledged, and puts it into
+// the ledger. It returns how many messages that were due these are.
+func (g *GroupState) pass(to int64, c Cause) int64 {
+	due := g.dueBelow(to)
+	n := g.release(c, &due)
+	g.owed.Remove(0, to)
+	g.drop(to)
+	return n
+}
+
 // Skip takes an active or paused group off what lies before a position and is not
 // acknowledged; what lies behind stays as it is. It returns how many messages these were
-// that it was to receive.
-func (g *GroupState) Skip(to int64) int64 {
+// that were due to it.
+func (g *GroupState) Skip(to int64, c Cause) int64 {
 	if g.state != Active && g.state != Paused {
 		return 0
 	}
 	to = min(to, g.p.end)
-	n := g.drop(to)
+	n := g.pass(to, c)
 	g.endLeases(to)
 	g.fails.Forget(to)
 	g.suspects.Remove(0, to)

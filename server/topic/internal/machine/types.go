@@ -120,19 +120,19 @@ type Lost struct {
 // Stats counts.
 type Stats struct {
 	Start, Floor                int64
-	Pending                     int64 // required and not acknowledged
+	Pending                     int64 // see GroupState.Missing
 	InFlight, Retrying          int64
 	Parked, Undeliverable       int64
 	Members                     int
 	Processed, Filtered, Failed int64 // since the group began
-	Missed                      int64 // trimmed before it had acknowledged them
+	Missed                      int64 // due, and trimmed before it had acknowledged them
 }
 
 // Cutoffs are the positions up to which the log is older than a retention.
 type Cutoffs struct {
 	Complete   int64 // of what all groups have acknowledged
 	Unrequired int64 // of what no group is to receive
-	Forced     int64 // of everything
+	Forced     int64 // of everything, due or not
 }
 
 // Status says which groups are to acknowledge a position and which have.

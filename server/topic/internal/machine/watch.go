@@ -9,15 +9,23 @@ func (g *GroupState) Counts() (processed, filtered, failed, inFlight int64) {
 }
 
 // Missing returns what the group is to receive and has not acknowledged; also what is
-// published from now on, if it is to receive that.
+// published from now on, if it is to receive that. A dead group is to receive nothing, whatever it
+// is owed.
 func (g *GroupState) Missing() Set {
 	missing := g.required.Clone()
+	if g.state != Dead {
+		missing.Union(&g.owed)
+	}
 	missing.Subtract(&g.acked)
 	return missing
 }
 
-// Readable returns what is delivered to the group.
-func (g *GroupState) Readable() Set { return g.readable.Clone() }
+// Readable returns what is delivered to the group, of a backfill, too.
+func (g *GroupState) Readable() Set {
+	readable := g.readable.Clone()
+	readable.Union(&g.history.Set)
+	return readable
+}
 
 // Oldest returns the lowest position that the group is to receive and has not acknowledged;
 // the end if there is none.
@@ -27,7 +35,8 @@ func (g *GroupState) Oldest() int64 { return min(g.pin(), g.p.end) }
 func (p *Machine) Tracked() int64 {
 	n := p.settled.Len()
 	for _, g := range p.groups {
-		n += g.required.Len() + g.readable.Len() + g.acked.Len() + g.fails.Len()
+		n += g.required.Len() + g.readable.Len() + g.acked.Len() + g.fails.Len() +
+			g.owed.Len() + g.released.Len()
 	}
 	return int64(n)
 }

@@ -14,7 +14,7 @@ func TestOrphans(t *testing.T) {
 	if err := dead.Die(); err != nil {
 		t.Fatal(err)
 	}
-	dead.release()
+	dead.abandon()
 	orphans := func(before, n, first int64) {
 		t.Helper()
 		set := r.p.Orphans(before)

@@ -239,15 +239,12 @@ func (w *world) crash() {
 	}
 	for _, g := range w.m.groups {
 		if g.state == Dead || g.state == Cancelled {
-			w.m.drop(g, 1<<62)
-			w.m.leave(g)
-			g.reset()
+			w.m.endAgain(g)
 		}
 	}
 	for _, g := range w.m.groups {
 		if (g.state == Active || g.state == Paused) && !g.saved.open {
-			w.m.drop(g, 1<<62)
-			w.m.claim(g, w.m.missed(g, mostOf(g.config.Name)), true)
+			w.m.resurrect(g, mostOf(g.config.Name), ByBound)
 		}
 	}
 	w.p.Reconcile(func(g *GroupState) int64 { return mostOf(g.config.Name) })
@@ -313,9 +310,13 @@ func (w *world) changeState() {
 	case 1, 2:
 		w.transition("resume", g, Active, g.state == Paused, g.real.Resume, func() {})
 	case 3:
-		w.transition("die", g, Dead, active, g.real.Die, func() { w.m.leave(g); g.reset() })
+		w.transition("die", g, Dead, active, g.real.Die, func() { w.m.leave(g); w.m.owe(g); g.reset() })
 	case 4:
-		w.transition("cancel", g, Cancelled, g.state != Cancelled, g.real.Cancel, func() { w.m.leave(g); g.reset() })
+		w.transition("cancel", g, Cancelled, g.state != Cancelled, g.real.Cancel, func() {
+			w.m.leave(g)
+			w.m.cancel(g)
+			g.reset()
+		})
 	case 5, 6:
 		w.release(g, live)
 	case 7:
@@ -358,11 +359,10 @@ func (w *world) resurrect(g *modelGroup) {
 	var n, want int64
 	// The crash between row and cursor resurrects with what was missed.
 	w.transition("resurrect", g, Active, dead, func() (err error) {
-		n, err = g.real.Resurrect(most)
+		n, err = g.real.Resurrect(most, ByBound)
 		return err
 	}, func() {
-		w.m.drop(g, 1<<62)
-		if want = w.m.claim(g, w.m.missed(g, most), true); n != want {
+		if want = w.m.resurrect(g, most, ByBound); n != want {
 			w.fail("resurrection of %s: %d, should be %d", g.config.Name, n, want)
 		}
 	})

@@ -83,6 +83,7 @@ func (c *completion) all(l *serving.OpenTopic) error {
 			if err := c.release(l, sub.Group); err != nil {
 				return err
 			}
+			c.letGo(l, sub.Group)
 		case c.r.GetForce():
 			if err := c.skip(l, sub.Group); err != nil {
 				return err
@@ -129,6 +130,28 @@ func (c *completion) release(l *serving.OpenTopic, group string) (err error) {
 	return nil
 }
 
+// letGo ends, with force, what a dead group is owed of what is old.
+func (c *completion) letGo(l *serving.OpenTopic, group string) {
+	for n, p := range l.Parts {
+		if !c.r.GetForce() {
+			return
+		}
+		p.Do(func(m *machine.Machine) {
+			g := m.Group(group)
+			if g == nil {
+				return
+			}
+			if c.r.GetDryRun() {
+				owed := g.Owed()
+				c.answer.Skipped += owed.Count(0, c.before[n])
+			} else {
+				c.answer.Skipped += g.LetGo(c.before[n], machine.ByForce)
+			}
+		})
+		p.Mark(group)
+	}
+}
+
 // skip takes a living group off what is old, and notifies its members.
 func (c *completion) skip(l *serving.OpenTopic, group string) error {
 	g := l.Group(group)
@@ -141,7 +164,7 @@ func (c *completion) skip(l *serving.OpenTopic, group string) error {
 				missing := h.Missing()
 				c.answer.Skipped += missing.Count(0, c.before[n])
 			} else {
-				c.answer.Skipped += h.Skip(c.before[n])
+				c.answer.Skipped += h.Skip(c.before[n], machine.ByForce)
 			}
 			return nil
 		})

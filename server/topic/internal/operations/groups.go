@@ -3,6 +3,7 @@ package operations
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -68,8 +69,10 @@ func (a *Admin) health(l *serving.OpenTopic, sub *storage.Subscription) *topicv1
 	if sub.Group != storage.QueueGroup {
 		h.SinceHeartbeat = durationpb.New(a.silence(row))
 	}
+	var lost machine.Ledger
 	each(l, sub.Group, func(_ *serving.Partition, _ *machine.Machine, m *machine.GroupState) {
 		st := m.Stats()
+		lost.Add(m.Ledger())
 		h.Pending, h.Processed, h.InFlight = h.Pending+st.Pending, h.Processed+st.Processed, h.InFlight+st.InFlight
 	})
 	h.Problems = a.problems(sub, row, h)
@@ -77,9 +80,28 @@ func (a *Admin) health(l *serving.OpenTopic, sub *storage.Subscription) *topicv1
 		h.Problems = append(h.Problems, fmt.Sprintf("its leases do not end and its retries do not come, for %s: "+
 			"restart the server that has the topic, and report this", overdue.Truncate(time.Second)))
 	}
+	if text := released(lost); text != "" {
+		h.Problems = append(h.Problems, text)
+	}
 	stalls(g, func(text string, _ time.Time) { h.Problems = append(h.Problems, text) })
 	h.Healthy = sub.State == storage.Active && len(h.Problems) == 0
 	return h
+}
+
+// released says which messages a group does not get although it was to receive them and did not ask
+// to be moved past them; empty if there are none.
+func released(lost machine.Ledger) string {
+	n := lost.Unasked()
+	if n == 0 {
+		return ""
+	}
+	var of []string
+	for c, n := range lost {
+		if c := machine.Cause(c); n > 0 && c != machine.BySeek {
+			of = append(of, fmt.Sprintf("%d by %s", n, c))
+		}
+	}
+	return fmt.Sprintf("it does not get %d messages that were due to it: %s", n, strings.Join(of, ", "))
 }
 
 // stalls calls f with what keeps a group from progress, by partition.

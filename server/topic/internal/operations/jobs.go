@@ -35,6 +35,10 @@ type Jobs struct {
 	backlog          int64 // after the last trim
 	seen             map[*serving.Partition]pending
 	ages             ages
+	sizes            sizes // of Trim
+	// unstored says that positions of groups could not be stored in this run of Trim: a full disk may
+	// take none, and a trim makes room.
+	unstored bool
 
 	mu      sync.Mutex
 	letters []*undeliverableJob
@@ -47,7 +51,7 @@ func NewJobs(c JobsConfig) *Jobs {
 		cfg: c, engine: c.Engine, detector: storage.NewDetector(),
 		wake: make(chan struct{}, 1), written: make(chan struct{}, 1),
 		clockGuard: newClockGuard(c.Engine.Clock), seen: map[*serving.Partition]pending{},
-		ages: ages{firsts: map[commitlog.Partition]first{}},
+		ages: ages{firsts: map[commitlog.Partition]first{}}, sizes: sizes{of: map[commitlog.Partition]*sized{}},
 	}
 	j.every.Store(int64(j.schedule().Detection))
 	j.tasks = [...]*task{

@@ -35,7 +35,7 @@ func (j *Jobs) runRetention(ctx context.Context) {
 		j.finishRemovals(ctx)
 		j.follow(ctx)
 		trusted := j.trusts()
-		if time.Since(begin) >= every {
+		if time.Since(begin) >= every || j.crowded() {
 			begin = time.Now()
 			j.due(Trim, every)
 			j.do(ctx, Trim, trusted)
@@ -56,6 +56,17 @@ func (j *Jobs) reclaim(ctx context.Context) {
 		j.engine.Counters.JobsFailed.Add(1)
 		j.engine.Logger.Error("space of removed messages cannot be given back, trying again", "error", err)
 	}
+}
+
+// crowded reports whether publishes are refused because a topic, or the disk, is full: a trim does
+// not wait for its time then, because what is kept for dead groups goes first.
+func (j *Jobs) crowded() bool {
+	disk, ok := j.engine.Log.(commitlog.Reclaimer)
+	full := ok && disk.Short()
+	for _, l := range j.engine.Topics.All() {
+		full = l.TakeRefused() || full
+	}
+	return full
 }
 
 // due notes when a task runs next.
@@ -120,6 +131,7 @@ func (b *batch) full() bool { return b.open <= 0 || b.messages <= 0 }
 func (j *Jobs) trimAll(ctx context.Context, r *run) {
 	s := j.schedule()
 	b := batch{openEach, s.Batch}
+	j.unstored = false
 	var backlog int64
 	for _, t := range j.topics() {
 		if b.full() {
@@ -147,6 +159,7 @@ func (j *Jobs) trimAll(ctx context.Context, r *run) {
 	j.reclaim(ctx)
 	j.engine.Counters.TrimBacklog.Store(backlog)
 	j.ages.forget()
+	j.sizes.forget()
 }
 
 // retainTopic looks at a topic, and returns how many of its messages are older than their
@@ -164,11 +177,21 @@ func (j *Jobs) retainTopic(ctx context.Context, t *storage.Topic, b *batch, r *r
 		}
 	}
 	defer l.Release()
-	err = j.engine.Sources.Follow(ctx, l)
+	err = errors.Join(j.engine.Sources.Follow(ctx, l), j.releaseExpired(ctx, l))
+	kept, failed := j.retainAll(ctx, l, b, r)
+	released, also := j.releaseBeyondBytes(ctx, l)
+	if err = errors.Join(err, failed, also); released {
+		kept, failed = j.retainAll(ctx, l, b, r)
+	}
+	return kept, errors.Join(err, failed)
+}
+
+// retainAll looks at the partitions of a topic.
+func (j *Jobs) retainAll(ctx context.Context, l *serving.OpenTopic, b *batch, r *run) (kept int64, err error) {
 	age := shortest(l.View().Config)
 	for n, p := range l.Parts {
 		start, end := p.Bounds()
-		if start == end || j.ages.young(ctx, j.engine.Sources.Reader(t), p.Address, start, j.engine.Clock(), age) {
+		if start == end || j.ages.young(ctx, j.engine.Sources.Reader(l.Topic), p.Address, start, j.engine.Clock(), age) {
 			p.Idle()
 			continue
 		}
@@ -219,7 +242,7 @@ func (j *Jobs) releaseZombies(ctx context.Context, l *serving.OpenTopic, n int) 
 		var from, skipped int64
 		err = g.DoIn(n, func(h *machine.GroupState) error {
 			from = h.Floor()
-			skipped = h.Skip(to)
+			skipped = h.Skip(to, machine.ByZombie)
 			return nil
 		})
 		if err != nil {
@@ -255,13 +278,13 @@ func (j *Jobs) trim(ctx context.Context, l *serving.OpenTopic, n int) (removed, 
 	if err != nil {
 		return 0, 0, err
 	}
+	limit, living, watermark := j.limit(p, cut)
 	defer func() {
 		start, _ := p.Bounds()
-		kept = max(0, cut.Complete-start)
+		kept = max(0, cut.Complete-max(start, living)) // what is kept for the dead has a bound of its own
 	}()
-	limit, watermark := j.limit(p, cut)
 	start, _ := p.Bounds()
-	if limit < cut.Complete {
+	if living < cut.Complete {
 		j.engine.Counters.TrimsSkipped.Add(1)
 	}
 	if limit <= start {
@@ -274,11 +297,12 @@ func (j *Jobs) trim(ctx context.Context, l *serving.OpenTopic, n int) (removed, 
 	if err != nil {
 		return 0, 0, err
 	}
+	j.store(ctx, l, p)
 	defer t.Reading().End()
 	if t.View().Deleting {
 		return 0, 0, nil
 	}
-	again, _ := j.limit(p, cut)
+	again, _, _ := j.limit(p, cut)
 	if limit = min(limit, again); limit <= start {
 		return 0, 0, nil
 	}
@@ -304,9 +328,29 @@ func (j *Jobs) trimmed(ctx context.Context, l *serving.OpenTopic, n int, start, 
 		n, start, begin-1, begin-start, watermark))
 }
 
-func (j *Jobs) limit(p *serving.Partition, cut machine.Cutoffs) (limit, watermark int64) {
-	p.Do(func(m *machine.Machine) { limit, watermark = m.TrimLimit(cut), m.Watermark() })
-	return limit, watermark
+// store stores what groups have acknowledged, and why messages were taken from them, before the
+// messages are removed. After a crash between the two the ledger would count messages as removed that
+// a group had acknowledged, or under another cause. A full disk may not take the rows: messages are
+// removed all the same.
+func (j *Jobs) store(ctx context.Context, l *serving.OpenTopic, p *serving.Partition) {
+	if j.unstored || !p.Unsaved("") {
+		return
+	}
+	wait, cancel := context.WithTimeout(ctx, store.CallTimeout)
+	defer cancel()
+	if err := j.engine.Flusher.Wait(wait, "", p); err != nil {
+		j.unstored = true
+		j.engine.Logger.Warn("positions of groups cannot be stored before messages are removed", "topic", l.Name, "error", err)
+	}
+}
+
+// limit returns the position before which a partition may be trimmed, and which that would be if
+// nothing were owed to dead groups.
+func (j *Jobs) limit(p *serving.Partition, cut machine.Cutoffs) (limit, living, watermark int64) {
+	p.Do(func(m *machine.Machine) {
+		limit, living, watermark = m.TrimLimit(cut), m.TrimLimitOfLiving(cut), m.Watermark()
+	})
+	return limit, living, watermark
 }
 
 // cutoffs are the positions before which a topic's retentions have ended.

@@ -41,6 +41,10 @@ func (j *Jobs) cleanAll(ctx context.Context, r *run) {
 // cleanTopic deletes the subscriptions of a topic that ended long ago and hold nothing.
 func (j *Jobs) cleanTopic(ctx context.Context, t *storage.Topic, keep time.Duration) (dropped int64, err error) {
 	over := func(sub *storage.Subscription) bool {
+		keep := keep
+		if sub.State == storage.Dead { // it may return, and is owed messages until then
+			keep = max(keep, t.View().Config.GetDeadRetention().AsDuration())
+		}
 		return ended(sub) && j.engine.Clock().Sub(time.UnixMilli(sub.Row.LastActiveAt)) >= keep
 	}
 	reading := t.Reading() // Changing only if it must be: that waits for what is being published

@@ -1,6 +1,10 @@
 package serving
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/parley-chat/parley/server/topic/internal/machine"
+)
 
 // Counters count since the start, for metrics.
 type Counters struct {
@@ -9,7 +13,7 @@ type Counters struct {
 	Full             atomic.Int64 // publishes refused because the topic or the disk is full
 	Unsubscribed     atomic.Int64 // publishes stored without an active subscription
 	Died             atomic.Int64 // groups
-	Released         atomic.Int64 // messages that groups did not acknowledge and hold no more
+	Released         atomic.Int64 // messages that groups held when they died or were cancelled
 	Braked           atomic.Int64 // cycles of detection
 	NearTimeout      atomic.Int64 // groups, now
 	HeartbeatWrites  atomic.Int64
@@ -20,6 +24,9 @@ type Counters struct {
 	Zombies          atomic.Int64 // times that a group was moved on
 	LeasesOverdue    atomic.Int64 // messages whose lease or retry the sweep had to do
 	JobsFailed       atomic.Int64
+	// Ledger counts messages that were due to groups and were taken from them, by machine.Cause. One that
+	// a group gets back and loses again counts twice.
+	Ledger [machine.Causes]atomic.Int64
 
 	DetectionFailed atomic.Int64 // groups that could not be marked, or revived
 	TrimBacklog     atomic.Int64 // messages older than their retention after the last trim, now

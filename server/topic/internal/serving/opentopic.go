@@ -13,12 +13,13 @@ type OpenTopic struct {
 	*storage.Topic
 	Parts []*Partition
 
-	holds  atomic.Int64
-	size   topicSize
-	mu     sync.RWMutex
-	groups map[string]*Group
-	busy   map[*Group]bool // that have members, or heartbeats that are not stored
-	due    time.Time       // of the first heartbeat of these
+	holds   atomic.Int64
+	size    topicSize
+	refused atomic.Bool // a publish, because the topic is full
+	mu      sync.RWMutex
+	groups  map[string]*Group
+	busy    map[*Group]bool // that have members, or heartbeats that are not stored
+	due     time.Time       // of the first heartbeat of these
 }
 
 // Hold keeps the topic open until Release. It is called with the topic's lock, or by who
@@ -27,6 +28,9 @@ func (t *OpenTopic) Hold() { t.holds.Add(1) }
 
 // Release ends what Hold began.
 func (t *OpenTopic) Release() { t.holds.Add(-1) }
+
+// TakeRefused reports whether a publish was refused since the last call because the topic is full.
+func (t *OpenTopic) TakeRefused() bool { return t.refused.Swap(false) }
 
 // Held reports whether somebody holds the topic.
 func (t *OpenTopic) Held() bool { return t.holds.Load() > 0 }

@@ -24,6 +24,8 @@ type PartitionConfig struct {
 	Memory  *Memory
 	Clock   func() time.Time
 	Logger  *slog.Logger
+	// Released is called when messages that were due to a group are taken from it. It does not wait.
+	Released func(machine.Cause, int64)
 }
 
 // Partition owns a partition.
@@ -64,6 +66,7 @@ func OpenPartition(
 	p.resident.end = end
 	p.resident.tail.memory, p.resident.cached.memory = cfg.Memory, cfg.Memory
 	p.machine = machine.New(address.Number, start, end, &p.resident)
+	p.machine.OnRelease(cfg.Released)
 	cursors, err := p.load(ctx)
 	if err != nil {
 		return nil, err
@@ -358,12 +361,16 @@ func (p *Partition) Trimmed(start int64) {
 	}
 }
 
-// Stuck reports since when a group's floor has not moved, if it has something to do.
+// Stuck reports since when a group's floor has not moved, if it has something to do, or messages in
+// hand: the log may be kept for these.
 func (p *Partition) Stuck(group string) (since time.Time, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	g, s := p.machine.Group(group), p.saved[group]
-	if g == nil || s == nil || g.Stats().Pending == 0 || !storage.Receives(storage.State(g.State())) {
+	if g == nil || s == nil || !storage.Receives(storage.State(g.State())) {
+		return time.Time{}, false
+	}
+	if st := g.Stats(); st.Pending == 0 && st.InFlight == 0 {
 		return time.Time{}, false
 	}
 	return s.movedAt, g.Place() == s.place

@@ -16,10 +16,15 @@ func (p *Partition) Settled() bool {
 	return stored && !p.dirty
 }
 
-// Unsaved reports whether something of a group is not stored yet.
+// Unsaved reports whether something of a group is not stored yet; of any group if its name is empty.
 func (p *Partition) Unsaved(group string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	g, s := p.machine.Group(group), p.saved[group]
-	return g != nil && s != nil && s.version != g.Version()
+	for _, g := range p.machine.Groups() {
+		s := p.saved[g.Config().Name]
+		if (group == "" || group == g.Config().Name) && s != nil && s.version != g.Version() {
+			return true
+		}
+	}
+	return false
 }

@@ -78,6 +78,7 @@ func (p *Publisher) full(ctx context.Context, l *OpenTopic, n int64) (*refusal.E
 	if err != nil || ok {
 		return nil, err
 	}
+	l.refused.Store(true)
 	return refusal.New(refusal.TopicFull, "topic %q has %d of %d bytes, and nothing of this is stored: let its groups "+
 		"acknowledge what they have, shorten its retention, or have max_bytes raised", l.Name, bytes, most), nil
 }

@@ -26,6 +26,7 @@ func ShowSubscription(l *OpenTopic, sub *storage.Subscription, places bool) *top
 		d.LastHeartbeatAt = timestamppb.New(time.UnixMilli(row.HeartbeatAt))
 	}
 	d.Flapping = storage.Flaps(row.Restarts)
+	var released machine.Ledger
 	for n, p := range l.Parts {
 		p.Do(func(m *machine.Machine) {
 			h := m.Group(sub.Group)
@@ -34,6 +35,7 @@ func ShowSubscription(l *OpenTopic, sub *storage.Subscription, places bool) *top
 			}
 			st := h.Stats()
 			_, end := m.Bounds()
+			released.Add(h.Ledger())
 			d.Processed, d.Filtered, d.Failed = d.Processed+st.Processed, d.Filtered+st.Filtered, d.Failed+st.Failed
 			if places {
 				d.Partitions = append(d.Partitions, &topicv1.SubscriptionPartition{
@@ -43,5 +45,10 @@ func ShowSubscription(l *OpenTopic, sub *storage.Subscription, places bool) *top
 			}
 		})
 	}
+	d.Released = &topicv1.ReleasedMessages{
+		Death: released[machine.ByDeath], Bound: released[machine.ByBound], Retention: released[machine.ByRetention],
+		Zombie: released[machine.ByZombie], Forced: released[machine.ByForce], Sought: released[machine.BySeek],
+	}
+	d.Gap = d.GetGap() || released.Unasked() > 0
 	return d
 }

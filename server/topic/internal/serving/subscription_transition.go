@@ -79,12 +79,16 @@ func (m *SubscriptionManager) apply(
 	if g == nil { // it had ended
 		return 0, nil
 	}
+	rest := machine.ByBound
+	if most == 0 { // asked for
+		rest = machine.BySeek
+	}
 	shares := make([]int64, len(l.Parts))
 	if from == storage.Dead && to == storage.Active {
 		shares = split(most, missed(l, name))
 	}
 	err = g.Do(func(n int, h *machine.GroupState) error {
-		released, err := step(h, from, to, shares[n])
+		released, err := step(h, from, to, shares[n], rest)
 		messages += released
 		return unexpected(err)
 	})
@@ -120,14 +124,16 @@ func missed(l *OpenTopic, name string) []int64 {
 	return list
 }
 
-func step(h *machine.GroupState, from, to storage.State, most int64) (messages int64, err error) {
+func step(
+	h *machine.GroupState, from, to storage.State, most int64, rest machine.Cause,
+) (messages int64, err error) {
 	switch {
 	case to == storage.Paused:
 		return 0, h.Pause()
 	case to == storage.Active && from == storage.Paused:
 		return 0, h.Resume()
 	case to == storage.Active:
-		return h.Resurrect(most)
+		return h.Resurrect(most, rest)
 	case to == storage.Dead:
 		err = h.Die()
 	case to == storage.Cancelled:

@@ -155,7 +155,7 @@ func (t *Topic) add(v *View, row store.Row, read *parsed) error {
 }
 
 func (t *Topic) addTopic(v *View, r table.Topic, read *parsed) (err error) {
-	if v.Config, err = read.topics.of(r.Config); err != nil {
+	if v.Config, err = read.topic(r.Config); err != nil {
 		return err
 	}
 	t.Number = uint64(r.Number)

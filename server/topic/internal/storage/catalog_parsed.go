@@ -39,6 +39,15 @@ func (d decoded[M]) of(text string) (M, error) {
 	return m, nil
 }
 
+// topic reads a topic's settings.
+func (r *parsed) topic(text string) (*topicv1.TopicConfig, error) {
+	c, err := r.topics.of(text)
+	if err == nil {
+		complete(c)
+	}
+	return c, err
+}
+
 // subscription reads a group's row.
 func (r *parsed) subscription(group string, row table.Subscription) (*Subscription, error) {
 	s := &Subscription{Group: group, Row: row}

@@ -42,6 +42,12 @@ func Effects(was, will *topicv1.TopicConfig, queue bool) (list []string) {
 	if from, to := was.GetZombieSubscriptionTtl().AsDuration(), will.GetZombieSubscriptionTtl().AsDuration(); from != to {
 		say("a group that does not move holds messages for %s instead of %s", span(to), span(from))
 	}
+	if from, to := was.GetDeadRetention().AsDuration(), will.GetDeadRetention().AsDuration(); from != to {
+		say("messages are kept for dead groups for %s instead of %s after their death", span(to), span(from))
+	}
+	if from, to := was.GetDeadRetentionBytes(), will.GetDeadRetentionBytes(); from != to {
+		say("%d bytes of messages are kept for dead groups alone instead of %d", to, from)
+	}
 	if from, to := was.GetPausePins(), will.GetPausePins(); from && !to {
 		say("groups that are paused no longer hold messages: they may miss some")
 	} else if from != to {

@@ -32,6 +32,8 @@ func TestEffects(t *testing.T) {
 		{&topicv1.TopicConfig{ZeroSubscriptionRetention: durationpb.New(90 * time.Minute)}, false,
 			[]string{"no group is to receive go after 1h30m instead of 1 day"}},
 		{&topicv1.TopicConfig{ZombieSubscriptionTtl: hours(24)}, false, []string{"for 1 day instead of 7 days"}},
+		{&topicv1.TopicConfig{DeadRetention: hours(12), DeadRetentionBytes: proto.Int64(1 << 20)}, false,
+			[]string{"dead groups for 12h instead of 7 days", "1048576 bytes of messages are kept for dead groups"}},
 		{&topicv1.TopicConfig{PausePins: proto.Bool(false), BlockWritesOnZeroSubscriptions: proto.Bool(true)}, false,
 			[]string{"no longer hold", "are refused while"}},
 	} {

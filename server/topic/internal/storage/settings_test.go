@@ -21,6 +21,7 @@ func TestTopics(t *testing.T) {
 			Semantics: Queue, CompletionMode: ReferenceCounting, MessageRetention: hours(24), MaxRetention: hours(720),
 			ZeroSubscriptionRetention: hours(24), ZombieSubscriptionTtl: hours(168),
 			BlockWritesOnZeroSubscriptions: proto.Bool(false), PausePins: proto.Bool(true), Partitions: 1,
+			DeadRetention: hours(168), DeadRetentionBytes: proto.Int64(1 << 30),
 		}
 	}
 	for _, x := range []struct {
@@ -75,6 +76,28 @@ func TestChange(t *testing.T) {
 	_, warnings, err := TopicConfig(nil, &topicv1.TopicConfig{MaxRetention: hours(1)}, 0)
 	if err != nil || len(warnings) != 2 {
 		t.Errorf("%v, %v", warnings, err)
+	}
+	dead := &topicv1.TopicConfig{DeadRetention: hours(721), DeadRetentionBytes: proto.Int64(0)}
+	next, warnings, err = TopicConfig(next, dead, 0)
+	if err != nil || len(warnings) != 1 || next.GetDeadRetention().AsDuration() != 721*time.Hour ||
+		next.DeadRetentionBytes == nil || next.GetDeadRetentionBytes() != 0 {
+		t.Errorf("%v, %v, %v", next, warnings, err)
+	}
+}
+
+// HQ-T6: the row of a topic that an earlier release stored gets the defaults of what that did not know.
+func TestTopicOfAnEarlierRelease(t *testing.T) {
+	for text, want := range map[string]*topicv1.TopicConfig{
+		`{"maxRetention":"60s"}`: {
+			DeadRetention: hours(168), DeadRetentionBytes: proto.Int64(1 << 30), MaxRetention: durationpb.New(time.Minute),
+		},
+		`{"deadRetention":"0s","deadRetentionBytes":"0"}`: {DeadRetention: hours(0), DeadRetentionBytes: proto.Int64(0)},
+		`{"source":"SOURCE_CHAT_EVENTS"}`:                 {Source: topicv1.Source_SOURCE_CHAT_EVENTS},
+	} {
+		got, err := newParsed().topic(text)
+		if err != nil || !proto.Equal(got, want) {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
 	}
 }
 

@@ -56,6 +56,25 @@ func defaults() *topicv1.TopicConfig {
 		BlockWritesOnZeroSubscriptions: proto.Bool(false),
 		PausePins:                      proto.Bool(true),
 		Partitions:                     1,
+		DeadRetention:                  durationpb.New(defaultDeadRetention),
+		DeadRetentionBytes:             proto.Int64(defaultDeadBytes),
+	}
+}
+
+// Defaults of what is kept for dead groups.
+const (
+	defaultDeadRetention = 7 * day
+	defaultDeadBytes     = 1 << 30
+)
+
+// complete sets what topics of earlier releases have not stored.
+func complete(c *topicv1.TopicConfig) {
+	if OfChats(c) {
+		return
+	}
+	orElse(&c.DeadRetention, defaultDeadRetention)
+	if c.DeadRetentionBytes == nil {
+		c.DeadRetentionBytes = proto.Int64(defaultDeadBytes)
 	}
 }
 
@@ -125,6 +144,9 @@ func TopicConfig(old, change *topicv1.TopicConfig, p topicv1.Preset) (*topicv1.T
 	if next.GetZeroSubscriptionRetention().AsDuration() > most {
 		warnings = append(warnings, "max_retention is shorter than zero_subscription_retention, and ends it")
 	}
+	if change.GetDeadRetention().AsDuration() > most { // its default may be longer: that was not asked for
+		warnings = append(warnings, "max_retention is shorter than dead_retention, and ends it")
+	}
 	if next.GetSemantics() == Queue && next.GetBlockWritesOnZeroSubscriptions() {
 		warnings = append(warnings, "a queue never blocks writes")
 	}
@@ -134,14 +156,15 @@ func TopicConfig(old, change *topicv1.TopicConfig, p topicv1.Preset) (*topicv1.T
 // keeps reports whether something is set that is Kafka's where Kafka has the messages.
 func keeps(c *topicv1.TopicConfig) bool {
 	return c.GetPartitions() != 0 || c.GetMessageRetention() != nil || c.GetMaxRetention() != nil ||
-		c.GetZeroSubscriptionRetention() != nil || c.GetMaxBytes() != 0 ||
-		(c != nil && c.BlockWritesOnZeroSubscriptions != nil)
+		c.GetZeroSubscriptionRetention() != nil || c.GetMaxBytes() != 0 || c.GetDeadRetention() != nil ||
+		(c != nil && (c.BlockWritesOnZeroSubscriptions != nil || c.DeadRetentionBytes != nil))
 }
 
 // clearKept leaves open how long messages are kept, and whether some are taken.
 func clearKept(c *topicv1.TopicConfig) {
 	c.MessageRetention, c.MaxRetention, c.ZeroSubscriptionRetention = nil, nil, nil
 	c.BlockWritesOnZeroSubscriptions = nil
+	c.DeadRetention, c.DeadRetentionBytes = nil, nil
 }
 
 // overlay sets in c what is set in with.
@@ -160,6 +183,7 @@ func overlay(c, with *topicv1.TopicConfig) {
 		{&c.MaxRetention, &with.MaxRetention},
 		{&c.ZeroSubscriptionRetention, &with.ZeroSubscriptionRetention},
 		{&c.ZombieSubscriptionTtl, &with.ZombieSubscriptionTtl},
+		{&c.DeadRetention, &with.DeadRetention},
 	} {
 		if *d.from != nil {
 			*d.to = *d.from
@@ -176,6 +200,9 @@ func overlay(c, with *topicv1.TopicConfig) {
 	}
 	if with.MaxBytes != nil {
 		c.MaxBytes = proto.Int64(with.GetMaxBytes())
+	}
+	if with.DeadRetentionBytes != nil {
+		c.DeadRetentionBytes = proto.Int64(with.GetDeadRetentionBytes())
 	}
 }
 

@@ -78,7 +78,7 @@ type TopicAdminServiceClient interface {
 	Resurrect(context.Context, *v1.ResurrectRequest) (*v1.ResurrectResponse, error)
 	// ForceComplete completes old messages that wait for nobody living: those that no group
 	// is to receive, and those that dead or cancelled groups still hold. With force it passes
-	// over what living groups have not acknowledged, too.
+	// over what living groups have not acknowledged, too, and what is kept for dead groups.
 	ForceComplete(context.Context, *v1.ForceCompleteRequest) (*v1.ForceCompleteResponse, error)
 	// ListMonitors looks for what needs somebody's attention.
 	ListMonitors(context.Context, *v1.ListMonitorsRequest) (*v1.ListMonitorsResponse, error)
@@ -274,7 +274,7 @@ type TopicAdminServiceHandler interface {
 	Resurrect(context.Context, *v1.ResurrectRequest) (*v1.ResurrectResponse, error)
 	// ForceComplete completes old messages that wait for nobody living: those that no group
 	// is to receive, and those that dead or cancelled groups still hold. With force it passes
-	// over what living groups have not acknowledged, too.
+	// over what living groups have not acknowledged, too, and what is kept for dead groups.
 	ForceComplete(context.Context, *v1.ForceCompleteRequest) (*v1.ForceCompleteResponse, error)
 	// ListMonitors looks for what needs somebody's attention.
 	ListMonitors(context.Context, *v1.ListMonitorsRequest) (*v1.ListMonitorsResponse, error)

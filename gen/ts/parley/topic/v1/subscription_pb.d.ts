@@ -234,8 +234,8 @@ export declare type SubscriptionConfig = Message<"parley.topic.v1.SubscriptionCo
   backfill: boolean;
 
   /**
-   * Newest messages before the subscription that it gets at most; 0 means 1,000,000, -1 no
-   * limit.
+   * Newest messages before the subscription that it gets at most, or of those that it missed while
+   * it was dead; 0 means 1,000,000, -1 no limit.
    *
    * @generated from field: int64 max_backfill_messages = 3;
    */
@@ -402,7 +402,8 @@ export declare type Subscription = Message<"parley.topic.v1.Subscription"> & {
   partitions: SubscriptionPartition[];
 
   /**
-   * Some of what it asked for was no longer kept when it began.
+   * The group does not get all messages that it was to receive. Some of what it asked for was no
+   * longer kept when it began, or messages were released by another cause than a seek.
    *
    * @generated from field: bool gap = 10;
    */
@@ -449,6 +450,14 @@ export declare type Subscription = Message<"parley.topic.v1.Subscription"> & {
    * @generated from field: bool flapping = 16;
    */
   flapping: boolean;
+
+  /**
+   * Messages that were due to the group and that it does not get. A message that it gets after all,
+   * by a seek, a backfill or a revival, does not count.
+   *
+   * @generated from field: parley.topic.v1.ReleasedMessages released = 17;
+   */
+  released?: ReleasedMessages | undefined;
 };
 
 /**
@@ -456,6 +465,66 @@ export declare type Subscription = Message<"parley.topic.v1.Subscription"> & {
  * Use `create(SubscriptionSchema)` to create a new message.
  */
 export declare const SubscriptionSchema: GenMessage<Subscription>;
+
+/**
+ * ReleasedMessages counts messages that were due to a group and that it does not get, by cause. Those
+ * that its filter would leave out count, too. Messages that were there before the subscription, and
+ * that it does not hold, were not due.
+ *
+ * @generated from message parley.topic.v1.ReleasedMessages
+ */
+export declare type ReleasedMessages = Message<"parley.topic.v1.ReleasedMessages"> & {
+  /**
+   * The group was dead for longer than the topic's dead_retention.
+   *
+   * @generated from field: int64 death = 1;
+   */
+  death: bigint;
+
+  /**
+   * The group missed more than max_backfill_messages while it was dead, or the topic has more bytes
+   * than it keeps for dead groups (dead_retention_bytes, max_bytes, or a disk that is nearly full).
+   *
+   * @generated from field: int64 bound = 2;
+   */
+  bound: bigint;
+
+  /**
+   * The topic removed them although the group had not acknowledged them: they were older than
+   * max_retention, or the group was paused and the topic's pause_pins is false.
+   *
+   * @generated from field: int64 retention = 3;
+   */
+  retention: bigint;
+
+  /**
+   * The group's position did not move for zombie_subscription_ttl.
+   *
+   * @generated from field: int64 zombie = 4;
+   */
+  zombie: bigint;
+
+  /**
+   * An operator forced the group past them (ForceComplete).
+   *
+   * @generated from field: int64 forced = 5;
+   */
+  forced: bigint;
+
+  /**
+   * A request moved the group past them: SeekSubscription, Resurrect without a backfill, or
+   * CancelBackfill for messages that the backfill had brought back.
+   *
+   * @generated from field: int64 sought = 6;
+   */
+  sought: bigint;
+};
+
+/**
+ * Describes the message parley.topic.v1.ReleasedMessages.
+ * Use `create(ReleasedMessagesSchema)` to create a new message.
+ */
+export declare const ReleasedMessagesSchema: GenMessage<ReleasedMessages>;
 
 /**
  * SubscriptionPartition is a subscription's place in a partition.
@@ -555,7 +624,8 @@ export enum SubscriptionState {
   PAUSED = 2,
 
   /**
-   * No member was heard from for its timeout. It holds nothing; a heartbeat revives it.
+   * No member was heard from for its timeout. It holds neither completion nor the watermark, and no
+   * other group waits for it. The topic keeps its messages for dead_retention; a heartbeat revives it.
    *
    * @generated from enum value: SUBSCRIPTION_STATE_DEAD = 3;
    */

@@ -256,7 +256,7 @@ export declare type GetGroupMetricsResponse = Message<"parley.topic.v1.GetGroupM
   lag: bigint;
 
   /**
-   * Messages that were removed before it had acknowledged them.
+   * Messages that were due to it and were removed before it had acknowledged them, by any cause.
    *
    * @generated from field: int64 missed = 9;
    */
@@ -413,7 +413,8 @@ export declare type ForceCompleteRequest = Message<"parley.topic.v1.ForceComplet
   olderThan?: Duration | undefined;
 
   /**
-   * Active and paused groups, too: they do not get these messages.
+   * Active and paused groups, too: they do not get these messages. A dead group does not get them
+   * back when it returns, unless they are still there.
    *
    * @generated from field: bool force = 4;
    */
@@ -454,7 +455,8 @@ export declare type ForceCompleteResponse = Message<"parley.topic.v1.ForceComple
   released: bigint;
 
   /**
-   * Messages that living groups do not get, added up over the groups.
+   * Messages that living groups do not get, and that are no longer kept for dead ones, added up over
+   * the groups.
    *
    * @generated from field: int64 skipped = 3;
    */
@@ -1087,7 +1089,7 @@ export declare const TopicAdminService: GenService<{
   /**
    * ForceComplete completes old messages that wait for nobody living: those that no group
    * is to receive, and those that dead or cancelled groups still hold. With force it passes
-   * over what living groups have not acknowledged, too.
+   * over what living groups have not acknowledged, too, and what is kept for dead groups.
    *
    * @generated from rpc parley.topic.v1.TopicAdminService.ForceComplete
    */

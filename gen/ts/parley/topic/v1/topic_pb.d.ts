@@ -104,6 +104,24 @@ export declare type TopicConfig = Message<"parley.topic.v1.TopicConfig"> & {
    * @generated from field: optional int64 max_bytes = 11;
    */
   maxBytes?: bigint | undefined;
+
+  /**
+   * For how long after its death a group is kept the messages that it has missed, up to 365 days; 7
+   * days by default, 0 to keep none. A group that returns within this time gets them back, at most
+   * max_backfill_messages of them. It cannot be set with SOURCE_CHAT_EVENTS.
+   *
+   * @generated from field: google.protobuf.Duration dead_retention = 12;
+   */
+  deadRetention?: Duration | undefined;
+
+  /**
+   * How many bytes of messages are kept for dead groups alone, 1 MiB to 1 PiB, or 0 to keep none; 1
+   * GiB by default. Beyond that, and beyond three quarters of max_bytes, the server removes the oldest
+   * of these messages. It cannot be set with SOURCE_CHAT_EVENTS.
+   *
+   * @generated from field: optional int64 dead_retention_bytes = 13;
+   */
+  deadRetentionBytes?: bigint | undefined;
 };
 
 /**
