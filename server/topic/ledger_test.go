@@ -318,3 +318,24 @@ func TestFullOfTheDead(t *testing.T) {
 		}
 	})
 }
+
+// On a disk that is short nothing is kept for dead groups alone, and a trim does not wait for its time.
+func TestShortDiskOfTheDead(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		disk := x.onTightDisk()
+		h := mortal(x, &topicv1.TopicConfig{}, 0)
+		x.publish("t", 0, 10)
+		x.ack(h, x.want(h, numbers(0, 10)))
+		dies(x)
+		x.later(time.Minute)
+		if n := x.start0("t"); n != 0 {
+			t.Errorf("trimmed to %d with room on the disk", n)
+		}
+		disk.short.Store(true)
+		testkit.Advance(90 * time.Second)
+		if n := x.start0("t"); n != 10 {
+			t.Errorf("trimmed to %d on a short disk", n)
+		}
+		x.wantReleased("a short disk", "true [0 10 0 0 0 0]")
+	})
+}
