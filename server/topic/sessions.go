@@ -163,6 +163,9 @@ func (o *Session) Attached() *topicv1.Attached { return o.attached }
 // State is the subscription's state now.
 func (o *Session) State() topicv1.SubscriptionState { return o.Group().State() }
 
+// Stalls returns the partitions in which the group gets nothing although members wait.
+func (o *Session) Stalls() []*topicv1.Stall { return o.Group().Stalls() }
+
 // Receive waits for an event, see serving.Session. A call is a heartbeat.
 func (o *Session) Receive(ctx context.Context, limit int) (Event, error) {
 	e, err := o.Session.Receive(ctx, limit)

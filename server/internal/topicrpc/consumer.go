@@ -251,7 +251,7 @@ func (s *consumers) Pull(ctx context.Context, req *topicv1.PullRequest) (*topicv
 			in.Return(event.Deliveries)
 			return nil, ctx.Err()
 		case err != nil: // nothing came in time
-			res.State = in.State()
+			res.State, res.Stalls = in.State(), in.Stalls()
 			return res, nil
 		case event.Gone != "":
 			return nil, goneWith(event.Gone)

@@ -258,6 +258,27 @@ func TestMembers(t *testing.T) {
 	testkit.Equal(t, "the second gets", messages(second.pull(10, 0)), 6)
 }
 
+// A poll that gets nothing because the group is stalled says so: the second message of a key waits for the
+// first one, which its member extends.
+func TestPollOfAStalledGroup(t *testing.T) {
+	t.Parallel() // it mostly waits
+	alice := newWorld(t).as("alice")
+	alice.topic("news", pubSub)
+	alice.subscribe("news", "a", &topicv1.SubscriptionConfig{Ordering: topicv1.Ordering_ORDERING_KEY,
+		Retry: &topicv1.RetryPolicy{Lease: durationpb.New(time.Second)}})
+	m := &member{userClients: alice, topic: "news", group: "a", name: "m"}
+	alice.publish("news", 2, "k")
+	testkit.Equal(t, "messages of the key", messages(m.pull(10, time.Second)), 1)
+	testkit.Eventually(t, "a poll says that the group is stalled", func() bool {
+		_, err := alice.consumers.Extend(t.Context(), &topicv1.ExtendRequest{Session: m.session})
+		must(t, err)
+		res := m.pull(10, 0)
+		testkit.Equal(t, "messages", messages(res), 0)
+		stalls := res.GetStalls()
+		return len(stalls) == 1 && stalls[0].GetReason() == topicv1.StallReason_STALL_REASON_KEYS_HELD
+	})
+}
+
 // HQ-X4: a key whose hash is the smallest number has a member like any other, always the same.
 func TestSmallestHash(t *testing.T) {
 	alice := newWorld(t).as("alice")

@@ -178,6 +178,10 @@ func (c *call) printGroup(s *topicv1.Subscription) error {
 		if text := releasedOf(s.GetReleased()); text != "" {
 			row("released", text)
 		}
+		for _, stall := range s.GetStalls() {
+			row("stalled", fmt.Sprintf("partition %d since %s: %s", stall.GetPartition(), formatTime(stall.GetSince()),
+				safe(stall.GetText())))
+		}
 		busy := slices.DeleteFunc(slices.Clone(s.GetPartitions()), atRest)
 		if n := len(s.GetPartitions()); n > 0 {
 			row("partitions", fmt.Sprintf("%d, %d at rest", n, n-len(busy)))

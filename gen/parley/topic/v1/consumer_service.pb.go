@@ -1521,7 +1521,9 @@ type PullResponse struct {
 	// The messages; none if none came in time.
 	Deliveries []*Delivery `protobuf:"bytes,2,rep,name=deliveries,proto3" json:"deliveries,omitempty"`
 	// State of the subscription: of one that is paused nothing comes.
-	State         SubscriptionState `protobuf:"varint,3,opt,name=state,proto3,enum=parley.topic.v1.SubscriptionState" json:"state,omitempty"`
+	State SubscriptionState `protobuf:"varint,3,opt,name=state,proto3,enum=parley.topic.v1.SubscriptionState" json:"state,omitempty"`
+	// If none came in time: the partitions in which the group is stalled.
+	Stalls        []*Stall `protobuf:"bytes,4,rep,name=stalls,proto3" json:"stalls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1575,6 +1577,13 @@ func (x *PullResponse) GetState() SubscriptionState {
 		return x.State
 	}
 	return SubscriptionState_SUBSCRIPTION_STATE_UNSPECIFIED
+}
+
+func (x *PullResponse) GetStalls() []*Stall {
+	if x != nil {
+		return x.Stalls
+	}
+	return nil
 }
 
 // AckRequest names messages.
@@ -2169,13 +2178,14 @@ const file_parley_topic_v1_consumer_service_proto_rawDesc = "" +
 	"\x06member\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\xff\x01R\x06member\x12/\n" +
 	"\x06filter\x18\x05 \x01(\v2\x17.parley.topic.v1.FilterR\x06filter\x12*\n" +
 	"\fmax_messages\x18\x06 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\vmaxMessages\x12;\n" +
-	"\x04wait\x18\a \x01(\v2\x19.google.protobuf.DurationB\f\xbaH\t\xaa\x01\x06\"\x02\b\x1e2\x00R\x04wait\"\xb2\x01\n" +
+	"\x04wait\x18\a \x01(\v2\x19.google.protobuf.DurationB\f\xbaH\t\xaa\x01\x06\"\x02\b\x1e2\x00R\x04wait\"\xed\x01\n" +
 	"\fPullResponse\x12\"\n" +
 	"\asession\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\asession\x12D\n" +
 	"\n" +
 	"deliveries\x18\x02 \x03(\v2\x19.parley.topic.v1.DeliveryB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\n" +
 	"deliveries\x128\n" +
-	"\x05state\x18\x03 \x01(\x0e2\".parley.topic.v1.SubscriptionStateR\x05state\"e\n" +
+	"\x05state\x18\x03 \x01(\x0e2\".parley.topic.v1.SubscriptionStateR\x05state\x129\n" +
+	"\x06stalls\x18\x04 \x03(\v2\x16.parley.topic.v1.StallB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\x06stalls\"e\n" +
 	"\n" +
 	"AckRequest\x12$\n" +
 	"\asession\x18\x01 \x01(\tB\n" +
@@ -2275,6 +2285,7 @@ var file_parley_topic_v1_consumer_service_proto_goTypes = []any{
 	(*Subscription)(nil),        // 32: parley.topic.v1.Subscription
 	(*durationpb.Duration)(nil), // 33: google.protobuf.Duration
 	(*TopicMessage)(nil),        // 34: parley.topic.v1.TopicMessage
+	(*Stall)(nil),               // 35: parley.topic.v1.Stall
 }
 var file_parley_topic_v1_consumer_service_proto_depIdxs = []int32{
 	30, // 0: parley.topic.v1.Attach.filter:type_name -> parley.topic.v1.Filter
@@ -2313,35 +2324,36 @@ var file_parley_topic_v1_consumer_service_proto_depIdxs = []int32{
 	33, // 33: parley.topic.v1.PullRequest.wait:type_name -> google.protobuf.Duration
 	7,  // 34: parley.topic.v1.PullResponse.deliveries:type_name -> parley.topic.v1.Delivery
 	31, // 35: parley.topic.v1.PullResponse.state:type_name -> parley.topic.v1.SubscriptionState
-	15, // 36: parley.topic.v1.AckRequest.set:type_name -> parley.topic.v1.AckSet
-	13, // 37: parley.topic.v1.AckResponse.refusals:type_name -> parley.topic.v1.Refusal
-	16, // 38: parley.topic.v1.NackRequest.set:type_name -> parley.topic.v1.NackSet
-	13, // 39: parley.topic.v1.NackResponse.refusals:type_name -> parley.topic.v1.Refusal
-	17, // 40: parley.topic.v1.ExtendRequest.set:type_name -> parley.topic.v1.ExtendSet
-	13, // 41: parley.topic.v1.ExtendResponse.refusals:type_name -> parley.topic.v1.Refusal
-	2,  // 42: parley.topic.v1.AddCreditsRequest.credits:type_name -> parley.topic.v1.Credits
-	2,  // 43: parley.topic.v1.AddCreditsResponse.credits:type_name -> parley.topic.v1.Credits
-	3,  // 44: parley.topic.v1.ConsumerService.Consume:input_type -> parley.topic.v1.ConsumeRequest
-	14, // 45: parley.topic.v1.ConsumerService.ConsumeBidi:input_type -> parley.topic.v1.ConsumeBidiRequest
-	18, // 46: parley.topic.v1.ConsumerService.Pull:input_type -> parley.topic.v1.PullRequest
-	20, // 47: parley.topic.v1.ConsumerService.Ack:input_type -> parley.topic.v1.AckRequest
-	22, // 48: parley.topic.v1.ConsumerService.Nack:input_type -> parley.topic.v1.NackRequest
-	24, // 49: parley.topic.v1.ConsumerService.Extend:input_type -> parley.topic.v1.ExtendRequest
-	26, // 50: parley.topic.v1.ConsumerService.AddCredits:input_type -> parley.topic.v1.AddCreditsRequest
-	28, // 51: parley.topic.v1.ConsumerService.Detach:input_type -> parley.topic.v1.DetachRequest
-	4,  // 52: parley.topic.v1.ConsumerService.Consume:output_type -> parley.topic.v1.ConsumeResponse
-	5,  // 53: parley.topic.v1.ConsumerService.ConsumeBidi:output_type -> parley.topic.v1.ConsumeBidiResponse
-	19, // 54: parley.topic.v1.ConsumerService.Pull:output_type -> parley.topic.v1.PullResponse
-	21, // 55: parley.topic.v1.ConsumerService.Ack:output_type -> parley.topic.v1.AckResponse
-	23, // 56: parley.topic.v1.ConsumerService.Nack:output_type -> parley.topic.v1.NackResponse
-	25, // 57: parley.topic.v1.ConsumerService.Extend:output_type -> parley.topic.v1.ExtendResponse
-	27, // 58: parley.topic.v1.ConsumerService.AddCredits:output_type -> parley.topic.v1.AddCreditsResponse
-	29, // 59: parley.topic.v1.ConsumerService.Detach:output_type -> parley.topic.v1.DetachResponse
-	52, // [52:60] is the sub-list for method output_type
-	44, // [44:52] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	35, // 36: parley.topic.v1.PullResponse.stalls:type_name -> parley.topic.v1.Stall
+	15, // 37: parley.topic.v1.AckRequest.set:type_name -> parley.topic.v1.AckSet
+	13, // 38: parley.topic.v1.AckResponse.refusals:type_name -> parley.topic.v1.Refusal
+	16, // 39: parley.topic.v1.NackRequest.set:type_name -> parley.topic.v1.NackSet
+	13, // 40: parley.topic.v1.NackResponse.refusals:type_name -> parley.topic.v1.Refusal
+	17, // 41: parley.topic.v1.ExtendRequest.set:type_name -> parley.topic.v1.ExtendSet
+	13, // 42: parley.topic.v1.ExtendResponse.refusals:type_name -> parley.topic.v1.Refusal
+	2,  // 43: parley.topic.v1.AddCreditsRequest.credits:type_name -> parley.topic.v1.Credits
+	2,  // 44: parley.topic.v1.AddCreditsResponse.credits:type_name -> parley.topic.v1.Credits
+	3,  // 45: parley.topic.v1.ConsumerService.Consume:input_type -> parley.topic.v1.ConsumeRequest
+	14, // 46: parley.topic.v1.ConsumerService.ConsumeBidi:input_type -> parley.topic.v1.ConsumeBidiRequest
+	18, // 47: parley.topic.v1.ConsumerService.Pull:input_type -> parley.topic.v1.PullRequest
+	20, // 48: parley.topic.v1.ConsumerService.Ack:input_type -> parley.topic.v1.AckRequest
+	22, // 49: parley.topic.v1.ConsumerService.Nack:input_type -> parley.topic.v1.NackRequest
+	24, // 50: parley.topic.v1.ConsumerService.Extend:input_type -> parley.topic.v1.ExtendRequest
+	26, // 51: parley.topic.v1.ConsumerService.AddCredits:input_type -> parley.topic.v1.AddCreditsRequest
+	28, // 52: parley.topic.v1.ConsumerService.Detach:input_type -> parley.topic.v1.DetachRequest
+	4,  // 53: parley.topic.v1.ConsumerService.Consume:output_type -> parley.topic.v1.ConsumeResponse
+	5,  // 54: parley.topic.v1.ConsumerService.ConsumeBidi:output_type -> parley.topic.v1.ConsumeBidiResponse
+	19, // 55: parley.topic.v1.ConsumerService.Pull:output_type -> parley.topic.v1.PullResponse
+	21, // 56: parley.topic.v1.ConsumerService.Ack:output_type -> parley.topic.v1.AckResponse
+	23, // 57: parley.topic.v1.ConsumerService.Nack:output_type -> parley.topic.v1.NackResponse
+	25, // 58: parley.topic.v1.ConsumerService.Extend:output_type -> parley.topic.v1.ExtendResponse
+	27, // 59: parley.topic.v1.ConsumerService.AddCredits:output_type -> parley.topic.v1.AddCreditsResponse
+	29, // 60: parley.topic.v1.ConsumerService.Detach:output_type -> parley.topic.v1.DetachResponse
+	53, // [53:61] is the sub-list for method output_type
+	45, // [45:53] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_parley_topic_v1_consumer_service_proto_init() }

@@ -251,6 +251,67 @@ func (Exhausted) EnumDescriptor() ([]byte, []int) {
 	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{3}
 }
 
+// StallReason says why a group gets nothing.
+type StallReason int32
+
+const (
+	// Not a reason.
+	StallReason_STALL_REASON_UNSPECIFIED StallReason = 0
+	// As many messages are open as may be: acknowledge, unpark or discard some.
+	StallReason_STALL_REASON_AT_BOUND StallReason = 1
+	// Messages are ready and a member has credits: a fault of the server.
+	StallReason_STALL_REASON_UNDELIVERED StallReason = 2
+	// All that is left waits behind messages of the same key, which members extend.
+	StallReason_STALL_REASON_KEYS_HELD StallReason = 3
+	// Messages of a member that ended abnormally wait for a member that has no others, and members extend theirs.
+	StallReason_STALL_REASON_SUSPECTS_HELD StallReason = 4
+)
+
+// Enum value maps for StallReason.
+var (
+	StallReason_name = map[int32]string{
+		0: "STALL_REASON_UNSPECIFIED",
+		1: "STALL_REASON_AT_BOUND",
+		2: "STALL_REASON_UNDELIVERED",
+		3: "STALL_REASON_KEYS_HELD",
+		4: "STALL_REASON_SUSPECTS_HELD",
+	}
+	StallReason_value = map[string]int32{
+		"STALL_REASON_UNSPECIFIED":   0,
+		"STALL_REASON_AT_BOUND":      1,
+		"STALL_REASON_UNDELIVERED":   2,
+		"STALL_REASON_KEYS_HELD":     3,
+		"STALL_REASON_SUSPECTS_HELD": 4,
+	}
+)
+
+func (x StallReason) Enum() *StallReason {
+	p := new(StallReason)
+	*p = x
+	return p
+}
+
+func (x StallReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (StallReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_parley_topic_v1_subscription_proto_enumTypes[4].Descriptor()
+}
+
+func (StallReason) Type() protoreflect.EnumType {
+	return &file_parley_topic_v1_subscription_proto_enumTypes[4]
+}
+
+func (x StallReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use StallReason.Descriptor instead.
+func (StallReason) EnumDescriptor() ([]byte, []int) {
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{4}
+}
+
 // Operator is a test.
 type FilterClause_Operator int32
 
@@ -300,11 +361,11 @@ func (x FilterClause_Operator) String() string {
 }
 
 func (FilterClause_Operator) Descriptor() protoreflect.EnumDescriptor {
-	return file_parley_topic_v1_subscription_proto_enumTypes[4].Descriptor()
+	return file_parley_topic_v1_subscription_proto_enumTypes[5].Descriptor()
 }
 
 func (FilterClause_Operator) Type() protoreflect.EnumType {
-	return &file_parley_topic_v1_subscription_proto_enumTypes[4]
+	return &file_parley_topic_v1_subscription_proto_enumTypes[5]
 }
 
 func (x FilterClause_Operator) Number() protoreflect.EnumNumber {
@@ -852,7 +913,9 @@ type Subscription struct {
 	Flapping bool `protobuf:"varint,16,opt,name=flapping,proto3" json:"flapping,omitempty"`
 	// Messages that were due to the group and that it does not get. A message that it gets after all,
 	// by a seek, a backfill or a revival, does not count.
-	Released      *ReleasedMessages `protobuf:"bytes,17,opt,name=released,proto3" json:"released,omitempty"`
+	Released *ReleasedMessages `protobuf:"bytes,17,opt,name=released,proto3" json:"released,omitempty"`
+	// The partitions in which the group gets nothing although it has something to do and a member waits.
+	Stalls        []*Stall `protobuf:"bytes,18,rep,name=stalls,proto3" json:"stalls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1006,6 +1069,87 @@ func (x *Subscription) GetReleased() *ReleasedMessages {
 	return nil
 }
 
+func (x *Subscription) GetStalls() []*Stall {
+	if x != nil {
+		return x.Stalls
+	}
+	return nil
+}
+
+// Stall is a partition in which a group gets nothing: it has messages, a member waits for them, and none was
+// delivered, acknowledged or failed for longer than a lease.
+type Stall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition.
+	Partition int32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Why the group gets nothing.
+	Reason StallReason `protobuf:"varint,2,opt,name=reason,proto3,enum=parley.topic.v1.StallReason" json:"reason,omitempty"`
+	// When the server saw it first.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// The reason and what helps, for people.
+	Text          string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Stall) Reset() {
+	*x = Stall{}
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Stall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Stall) ProtoMessage() {}
+
+func (x *Stall) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Stall.ProtoReflect.Descriptor instead.
+func (*Stall) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Stall) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *Stall) GetReason() StallReason {
+	if x != nil {
+		return x.Reason
+	}
+	return StallReason_STALL_REASON_UNSPECIFIED
+}
+
+func (x *Stall) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Stall) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 // ReleasedMessages counts messages that were due to a group and that it does not get, by cause. Those
 // that its filter would leave out count, too. Messages that were there before the subscription, and
 // that it does not hold, were not due.
@@ -1032,7 +1176,7 @@ type ReleasedMessages struct {
 
 func (x *ReleasedMessages) Reset() {
 	*x = ReleasedMessages{}
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[7]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1188,7 @@ func (x *ReleasedMessages) String() string {
 func (*ReleasedMessages) ProtoMessage() {}
 
 func (x *ReleasedMessages) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[7]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1201,7 @@ func (x *ReleasedMessages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleasedMessages.ProtoReflect.Descriptor instead.
 func (*ReleasedMessages) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{7}
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReleasedMessages) GetDeath() int64 {
@@ -1127,7 +1271,7 @@ type SubscriptionPartition struct {
 
 func (x *SubscriptionPartition) Reset() {
 	*x = SubscriptionPartition{}
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[8]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1283,7 @@ func (x *SubscriptionPartition) String() string {
 func (*SubscriptionPartition) ProtoMessage() {}
 
 func (x *SubscriptionPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[8]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1296,7 @@ func (x *SubscriptionPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscriptionPartition.ProtoReflect.Descriptor instead.
 func (*SubscriptionPartition) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{8}
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SubscriptionPartition) GetPartition() int32 {
@@ -1262,7 +1406,7 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\x11SettingDifference\x12\x1b\n" +
 	"\x04name\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18dR\x04name\x12\x18\n" +
 	"\x02is\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x02is\x12\x1e\n" +
-	"\x05asked\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x05asked\"\xf9\x05\n" +
+	"\x05asked\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x05asked\"\xb4\x06\n" +
 	"\fSubscription\x12\x1e\n" +
 	"\x05topic\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05topic\x12\x1e\n" +
 	"\x05group\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05group\x12\x1e\n" +
@@ -1285,7 +1429,13 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\x06failed\x18\x0e \x01(\x03R\x06failed\x12\x1b\n" +
 	"\x04etag\x18\x0f \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\x12\x1a\n" +
 	"\bflapping\x18\x10 \x01(\bR\bflapping\x12=\n" +
-	"\breleased\x18\x11 \x01(\v2!.parley.topic.v1.ReleasedMessagesR\breleased\"\xa4\x01\n" +
+	"\breleased\x18\x11 \x01(\v2!.parley.topic.v1.ReleasedMessagesR\breleased\x129\n" +
+	"\x06stalls\x18\x12 \x03(\v2\x16.parley.topic.v1.StallB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\x06stalls\"\xab\x01\n" +
+	"\x05Stall\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\x05R\tpartition\x124\n" +
+	"\x06reason\x18\x02 \x01(\x0e2\x1c.parley.topic.v1.StallReasonR\x06reason\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1c\n" +
+	"\x04text\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x04text\"\xa4\x01\n" +
 	"\x10ReleasedMessages\x12\x14\n" +
 	"\x05death\x18\x01 \x01(\x03R\x05death\x12\x14\n" +
 	"\x05bound\x18\x02 \x01(\x03R\x05bound\x12\x1c\n" +
@@ -1320,7 +1470,13 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\x15EXHAUSTED_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15EXHAUSTED_DEAD_LETTER\x10\x01\x12\x16\n" +
 	"\x12EXHAUSTED_PARK_KEY\x10\x02\x12\x15\n" +
-	"\x11EXHAUSTED_DISCARD\x10\x03B}\n" +
+	"\x11EXHAUSTED_DISCARD\x10\x03*\xa0\x01\n" +
+	"\vStallReason\x12\x1c\n" +
+	"\x18STALL_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15STALL_REASON_AT_BOUND\x10\x01\x12\x1c\n" +
+	"\x18STALL_REASON_UNDELIVERED\x10\x02\x12\x1a\n" +
+	"\x16STALL_REASON_KEYS_HELD\x10\x03\x12\x1e\n" +
+	"\x1aSTALL_REASON_SUSPECTS_HELD\x10\x04B}\n" +
 	"\x13dev.parley.topic.v1B\x11SubscriptionProtoP\x01Z9github.com/parley-chat/parley/gen/parley/topic/v1;topicv1\xa2\x02\x03PLY\xaa\x02\x0fParley.Topic.V1b\x06proto3"
 
 var (
@@ -1335,53 +1491,58 @@ func file_parley_topic_v1_subscription_proto_rawDescGZIP() []byte {
 	return file_parley_topic_v1_subscription_proto_rawDescData
 }
 
-var file_parley_topic_v1_subscription_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_parley_topic_v1_subscription_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_parley_topic_v1_subscription_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_parley_topic_v1_subscription_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_parley_topic_v1_subscription_proto_goTypes = []any{
 	(SubscriptionState)(0),        // 0: parley.topic.v1.SubscriptionState
 	(Ordering)(0),                 // 1: parley.topic.v1.Ordering
 	(Selection)(0),                // 2: parley.topic.v1.Selection
 	(Exhausted)(0),                // 3: parley.topic.v1.Exhausted
-	(FilterClause_Operator)(0),    // 4: parley.topic.v1.FilterClause.Operator
-	(*Position)(nil),              // 5: parley.topic.v1.Position
-	(*Filter)(nil),                // 6: parley.topic.v1.Filter
-	(*FilterClause)(nil),          // 7: parley.topic.v1.FilterClause
-	(*RetryPolicy)(nil),           // 8: parley.topic.v1.RetryPolicy
-	(*SubscriptionConfig)(nil),    // 9: parley.topic.v1.SubscriptionConfig
-	(*SettingDifference)(nil),     // 10: parley.topic.v1.SettingDifference
-	(*Subscription)(nil),          // 11: parley.topic.v1.Subscription
-	(*ReleasedMessages)(nil),      // 12: parley.topic.v1.ReleasedMessages
-	(*SubscriptionPartition)(nil), // 13: parley.topic.v1.SubscriptionPartition
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
+	(StallReason)(0),              // 4: parley.topic.v1.StallReason
+	(FilterClause_Operator)(0),    // 5: parley.topic.v1.FilterClause.Operator
+	(*Position)(nil),              // 6: parley.topic.v1.Position
+	(*Filter)(nil),                // 7: parley.topic.v1.Filter
+	(*FilterClause)(nil),          // 8: parley.topic.v1.FilterClause
+	(*RetryPolicy)(nil),           // 9: parley.topic.v1.RetryPolicy
+	(*SubscriptionConfig)(nil),    // 10: parley.topic.v1.SubscriptionConfig
+	(*SettingDifference)(nil),     // 11: parley.topic.v1.SettingDifference
+	(*Subscription)(nil),          // 12: parley.topic.v1.Subscription
+	(*Stall)(nil),                 // 13: parley.topic.v1.Stall
+	(*ReleasedMessages)(nil),      // 14: parley.topic.v1.ReleasedMessages
+	(*SubscriptionPartition)(nil), // 15: parley.topic.v1.SubscriptionPartition
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
 }
 var file_parley_topic_v1_subscription_proto_depIdxs = []int32{
-	14, // 0: parley.topic.v1.Position.time:type_name -> google.protobuf.Timestamp
-	7,  // 1: parley.topic.v1.Filter.clauses:type_name -> parley.topic.v1.FilterClause
-	4,  // 2: parley.topic.v1.FilterClause.operator:type_name -> parley.topic.v1.FilterClause.Operator
-	15, // 3: parley.topic.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
-	15, // 4: parley.topic.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
-	15, // 5: parley.topic.v1.RetryPolicy.lease:type_name -> google.protobuf.Duration
-	5,  // 6: parley.topic.v1.SubscriptionConfig.start:type_name -> parley.topic.v1.Position
-	6,  // 7: parley.topic.v1.SubscriptionConfig.filter:type_name -> parley.topic.v1.Filter
-	8,  // 8: parley.topic.v1.SubscriptionConfig.retry:type_name -> parley.topic.v1.RetryPolicy
+	16, // 0: parley.topic.v1.Position.time:type_name -> google.protobuf.Timestamp
+	8,  // 1: parley.topic.v1.Filter.clauses:type_name -> parley.topic.v1.FilterClause
+	5,  // 2: parley.topic.v1.FilterClause.operator:type_name -> parley.topic.v1.FilterClause.Operator
+	17, // 3: parley.topic.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
+	17, // 4: parley.topic.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
+	17, // 5: parley.topic.v1.RetryPolicy.lease:type_name -> google.protobuf.Duration
+	6,  // 6: parley.topic.v1.SubscriptionConfig.start:type_name -> parley.topic.v1.Position
+	7,  // 7: parley.topic.v1.SubscriptionConfig.filter:type_name -> parley.topic.v1.Filter
+	9,  // 8: parley.topic.v1.SubscriptionConfig.retry:type_name -> parley.topic.v1.RetryPolicy
 	1,  // 9: parley.topic.v1.SubscriptionConfig.ordering:type_name -> parley.topic.v1.Ordering
 	2,  // 10: parley.topic.v1.SubscriptionConfig.selection:type_name -> parley.topic.v1.Selection
 	3,  // 11: parley.topic.v1.SubscriptionConfig.exhausted:type_name -> parley.topic.v1.Exhausted
-	15, // 12: parley.topic.v1.SubscriptionConfig.heartbeat_interval:type_name -> google.protobuf.Duration
-	15, // 13: parley.topic.v1.SubscriptionConfig.heartbeat_timeout:type_name -> google.protobuf.Duration
+	17, // 12: parley.topic.v1.SubscriptionConfig.heartbeat_interval:type_name -> google.protobuf.Duration
+	17, // 13: parley.topic.v1.SubscriptionConfig.heartbeat_timeout:type_name -> google.protobuf.Duration
 	0,  // 14: parley.topic.v1.Subscription.state:type_name -> parley.topic.v1.SubscriptionState
-	9,  // 15: parley.topic.v1.Subscription.config:type_name -> parley.topic.v1.SubscriptionConfig
-	14, // 16: parley.topic.v1.Subscription.subscribed_at:type_name -> google.protobuf.Timestamp
-	14, // 17: parley.topic.v1.Subscription.last_active_at:type_name -> google.protobuf.Timestamp
-	14, // 18: parley.topic.v1.Subscription.last_heartbeat_at:type_name -> google.protobuf.Timestamp
-	13, // 19: parley.topic.v1.Subscription.partitions:type_name -> parley.topic.v1.SubscriptionPartition
-	12, // 20: parley.topic.v1.Subscription.released:type_name -> parley.topic.v1.ReleasedMessages
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	10, // 15: parley.topic.v1.Subscription.config:type_name -> parley.topic.v1.SubscriptionConfig
+	16, // 16: parley.topic.v1.Subscription.subscribed_at:type_name -> google.protobuf.Timestamp
+	16, // 17: parley.topic.v1.Subscription.last_active_at:type_name -> google.protobuf.Timestamp
+	16, // 18: parley.topic.v1.Subscription.last_heartbeat_at:type_name -> google.protobuf.Timestamp
+	15, // 19: parley.topic.v1.Subscription.partitions:type_name -> parley.topic.v1.SubscriptionPartition
+	14, // 20: parley.topic.v1.Subscription.released:type_name -> parley.topic.v1.ReleasedMessages
+	13, // 21: parley.topic.v1.Subscription.stalls:type_name -> parley.topic.v1.Stall
+	4,  // 22: parley.topic.v1.Stall.reason:type_name -> parley.topic.v1.StallReason
+	16, // 23: parley.topic.v1.Stall.since:type_name -> google.protobuf.Timestamp
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_parley_topic_v1_subscription_proto_init() }
@@ -1400,8 +1561,8 @@ func file_parley_topic_v1_subscription_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_topic_v1_subscription_proto_rawDesc), len(file_parley_topic_v1_subscription_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   9,
+			NumEnums:      6,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -40,6 +40,8 @@ const (
 	MonitorKind_MONITOR_KIND_ZERO_SUBSCRIPTIONS MonitorKind = 4
 	// An active group that has nothing to do and was silent for more than 7 days.
 	MonitorKind_MONITOR_KIND_IDLE MonitorKind = 5
+	// A group that gets nothing in a partition although a member waits, for longer than a lease.
+	MonitorKind_MONITOR_KIND_STALLED MonitorKind = 6
 )
 
 // Enum value maps for MonitorKind.
@@ -51,6 +53,7 @@ var (
 		3: "MONITOR_KIND_INCONSISTENT",
 		4: "MONITOR_KIND_ZERO_SUBSCRIPTIONS",
 		5: "MONITOR_KIND_IDLE",
+		6: "MONITOR_KIND_STALLED",
 	}
 	MonitorKind_value = map[string]int32{
 		"MONITOR_KIND_UNSPECIFIED":        0,
@@ -59,6 +62,7 @@ var (
 		"MONITOR_KIND_INCONSISTENT":       3,
 		"MONITOR_KIND_ZERO_SUBSCRIPTIONS": 4,
 		"MONITOR_KIND_IDLE":               5,
+		"MONITOR_KIND_STALLED":            6,
 	}
 )
 
@@ -1873,7 +1877,7 @@ const file_parley_topic_v1_topic_admin_service_proto_rawDesc = "" +
 	"\askipped\x18\x03 \x01(\x03R\askipped\"~\n" +
 	"\x13ListMonitorsRequest\x12\x1e\n" +
 	"\x05topic\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05topic\x12G\n" +
-	"\x05kinds\x18\x02 \x03(\x0e2\x1c.parley.topic.v1.MonitorKindB\x13\xbaH\x10\x92\x01\r\x10\x05\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\x05kinds\"u\n" +
+	"\x05kinds\x18\x02 \x03(\x0e2\x1c.parley.topic.v1.MonitorKindB\x13\xbaH\x10\x92\x01\r\x10\x06\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\x05kinds\"u\n" +
 	"\x14ListMonitorsResponse\x12?\n" +
 	"\bfindings\x18\x01 \x03(\v2\x18.parley.topic.v1.FindingB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\bfindings\x12\x1c\n" +
 	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"\x8e\x02\n" +
@@ -1928,14 +1932,15 @@ const file_parley_topic_v1_topic_admin_service_proto_rawDesc = "" +
 	"\x06topics\x18\x03 \x01(\x03R\x06topics\x12\x12\n" +
 	"\x04done\x18\x04 \x01(\x03R\x04done\x12\x16\n" +
 	"\x06failed\x18\x05 \x01(\x03R\x06failed\x12\"\n" +
-	"\aproblem\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\xf4\x03R\aproblem*\xbd\x01\n" +
+	"\aproblem\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\xf4\x03R\aproblem*\xd7\x01\n" +
 	"\vMonitorKind\x12\x1c\n" +
 	"\x18MONITOR_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12MONITOR_KIND_STUCK\x10\x01\x12\x1d\n" +
 	"\x19MONITOR_KIND_NEAR_TIMEOUT\x10\x02\x12\x1d\n" +
 	"\x19MONITOR_KIND_INCONSISTENT\x10\x03\x12#\n" +
 	"\x1fMONITOR_KIND_ZERO_SUBSCRIPTIONS\x10\x04\x12\x15\n" +
-	"\x11MONITOR_KIND_IDLE\x10\x05*R\n" +
+	"\x11MONITOR_KIND_IDLE\x10\x05\x12\x18\n" +
+	"\x14MONITOR_KIND_STALLED\x10\x06*R\n" +
 	"\x03Job\x12\x13\n" +
 	"\x0fJOB_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bJOB_TRIM\x10\x01\x12\x11\n" +

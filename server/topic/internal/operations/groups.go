@@ -83,7 +83,11 @@ func (a *Admin) health(l *serving.OpenTopic, sub *storage.Subscription) *topicv1
 	if text := released(lost); text != "" {
 		h.Problems = append(h.Problems, text)
 	}
-	stalls(g, func(text string, _ time.Time) { h.Problems = append(h.Problems, text) })
+	if g != nil {
+		for _, stall := range g.Stalls() {
+			h.Problems = append(h.Problems, stalled(stall))
+		}
+	}
 	h.Healthy = sub.State == storage.Active && len(h.Problems) == 0
 	return h
 }
@@ -104,16 +108,9 @@ func released(lost machine.Ledger) string {
 	return fmt.Sprintf("it does not get %d messages that were due to it: %s", n, strings.Join(of, ", "))
 }
 
-// stalls calls f with what keeps a group from progress, by partition.
-func stalls(g *serving.Group, f func(text string, since time.Time)) {
-	if g == nil {
-		return
-	}
-	for n := range g.Partitions() {
-		if why, since := g.Stalled(n); why != machine.Flowing {
-			f(fmt.Sprintf("STALLED in partition %d: %s", n, why), since)
-		}
-	}
+// stalled is what operators read of a partition in which a group gets nothing.
+func stalled(s *topicv1.Stall) string {
+	return fmt.Sprintf("STALLED in partition %d: %s", s.GetPartition(), s.GetText())
 }
 
 // silence is how long nobody was heard of a group.

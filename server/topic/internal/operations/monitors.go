@@ -35,6 +35,7 @@ const (
 	inconsistent = topicv1.MonitorKind_MONITOR_KIND_INCONSISTENT
 	zero         = topicv1.MonitorKind_MONITOR_KIND_ZERO_SUBSCRIPTIONS
 	idle         = topicv1.MonitorKind_MONITOR_KIND_IDLE
+	stalledKind  = topicv1.MonitorKind_MONITOR_KIND_STALLED
 )
 
 // monitorScan is one call of Monitors.
@@ -195,11 +196,13 @@ func (k *monitorScan) zero(ctx context.Context, l *serving.OpenTopic) error {
 func (k *monitorScan) group(t *storage.Topic, l *serving.OpenTopic, sub *storage.Subscription) {
 	row, members, pending := sub.Row, 0, int64(0)
 	fault := ""
+	var stalls []*topicv1.Stall
 	if l != nil {
 		fault = k.fault(l, sub)
 		if g := l.Group(sub.Group); g != nil {
 			g.Heartbeats.Fill(&row)
 			members = g.Members()
+			stalls = g.Stalls()
 		}
 		each(l, sub.Group, func(_ *serving.Partition, _ *machine.Machine, g *machine.GroupState) {
 			pending += g.Stats().Pending
@@ -210,8 +213,8 @@ func (k *monitorScan) group(t *storage.Topic, l *serving.OpenTopic, sub *storage
 			k.found(&topicv1.Finding{Kind: x, Topic: t.Name, Group: sub.Group, Text: fmt.Sprintf(format, args...)}, since)
 		}
 	}
-	if l != nil {
-		stalls(l.Group(sub.Group), func(text string, _ time.Time) { add(stuck, time.Time{}, "%s", text) })
+	for _, stall := range stalls {
+		add(stalledKind, stall.GetSince().AsTime(), "%s", stalled(stall))
 	}
 	if fault != "" {
 		add(inconsistent, time.Time{}, "%s", fault)

@@ -3,6 +3,9 @@ package serving
 import (
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/topic/internal/machine"
 )
 
@@ -45,15 +48,31 @@ func (g *Group) look(n int, now, polled time.Time, receiving bool) machine.Stall
 	return p.stall.why
 }
 
-// Stalled returns why the group gets nothing in a partition, and since when; see machine.Stall.
-func (g *Group) Stalled(n int) (why machine.Stall, since time.Time) {
+// stallReasons are the names of the machine's reasons on the wire.
+var stallReasons = map[machine.Stall]topicv1.StallReason{
+	machine.AtBound:      topicv1.StallReason_STALL_REASON_AT_BOUND,
+	machine.Undelivered:  topicv1.StallReason_STALL_REASON_UNDELIVERED,
+	machine.KeysHeld:     topicv1.StallReason_STALL_REASON_KEYS_HELD,
+	machine.SuspectsHeld: topicv1.StallReason_STALL_REASON_SUSPECTS_HELD,
+}
+
+// Stalls returns the partitions in which the group gets nothing, as the last sweep saw them. A group without
+// members has none.
+func (g *Group) Stalls() (stalls []*topicv1.Stall) {
 	if g.Members() == 0 {
-		return machine.Flowing, time.Time{}
+		return nil
 	}
-	p := &g.parts[n]
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.stall.why, p.stall.since
+	for n := range g.parts {
+		p := &g.parts[n]
+		p.mu.Lock()
+		seen := p.stall
+		p.mu.Unlock()
+		if seen.why != machine.Flowing {
+			stalls = append(stalls, &topicv1.Stall{Partition: int32(n), Reason: stallReasons[seen.why],
+				Since: timestamppb.New(seen.since), Text: seen.why.String()})
+		}
+	}
+	return stalls
 }
 
 // asked returns when a session last got nothing from a poll, of those that got nothing from their
@@ -71,6 +90,3 @@ func (g *Group) asked() (polled time.Time, receiving bool) {
 	}
 	return polled, receiving
 }
-
-// Partitions is the number of partitions.
-func (g *Group) Partitions() int { return len(g.parts) }

@@ -19,7 +19,7 @@ func ShowSubscription(l *OpenTopic, sub *storage.Subscription, places bool) *top
 	}
 	if g := l.Group(sub.Group); g != nil {
 		g.Heartbeats.Fill(&row)
-		d.Members = int32(g.Members())
+		d.Members, d.Stalls = int32(g.Members()), g.Stalls()
 	}
 	d.LastActiveAt = timestamppb.New(time.UnixMilli(row.LastActiveAt))
 	if row.HeartbeatAt > 0 {

@@ -4,7 +4,7 @@
 
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
-import type { Filter, Subscription, SubscriptionState } from "./subscription_pb.js";
+import type { Filter, Stall, Subscription, SubscriptionState } from "./subscription_pb.js";
 import type { Duration } from "@bufbuild/protobuf/wkt";
 import type { TopicMessage } from "./topic_pb.js";
 
@@ -759,6 +759,13 @@ export declare type PullResponse = Message<"parley.topic.v1.PullResponse"> & {
    * @generated from field: parley.topic.v1.SubscriptionState state = 3;
    */
   state: SubscriptionState;
+
+  /**
+   * If none came in time: the partitions in which the group is stalled.
+   *
+   * @generated from field: repeated parley.topic.v1.Stall stalls = 4;
+   */
+  stalls: Stall[];
 };
 
 /**

@@ -458,6 +458,13 @@ export declare type Subscription = Message<"parley.topic.v1.Subscription"> & {
    * @generated from field: parley.topic.v1.ReleasedMessages released = 17;
    */
   released?: ReleasedMessages | undefined;
+
+  /**
+   * The partitions in which the group gets nothing although it has something to do and a member waits.
+   *
+   * @generated from field: repeated parley.topic.v1.Stall stalls = 18;
+   */
+  stalls: Stall[];
 };
 
 /**
@@ -465,6 +472,48 @@ export declare type Subscription = Message<"parley.topic.v1.Subscription"> & {
  * Use `create(SubscriptionSchema)` to create a new message.
  */
 export declare const SubscriptionSchema: GenMessage<Subscription>;
+
+/**
+ * Stall is a partition in which a group gets nothing: it has messages, a member waits for them, and none was
+ * delivered, acknowledged or failed for longer than a lease.
+ *
+ * @generated from message parley.topic.v1.Stall
+ */
+export declare type Stall = Message<"parley.topic.v1.Stall"> & {
+  /**
+   * The partition.
+   *
+   * @generated from field: int32 partition = 1;
+   */
+  partition: number;
+
+  /**
+   * Why the group gets nothing.
+   *
+   * @generated from field: parley.topic.v1.StallReason reason = 2;
+   */
+  reason: StallReason;
+
+  /**
+   * When the server saw it first.
+   *
+   * @generated from field: google.protobuf.Timestamp since = 3;
+   */
+  since?: Timestamp | undefined;
+
+  /**
+   * The reason and what helps, for people.
+   *
+   * @generated from field: string text = 4;
+   */
+  text: string;
+};
+
+/**
+ * Describes the message parley.topic.v1.Stall.
+ * Use `create(StallSchema)` to create a new message.
+ */
+export declare const StallSchema: GenMessage<Stall>;
 
 /**
  * ReleasedMessages counts messages that were due to a group and that it does not get, by cause. Those
@@ -750,4 +799,51 @@ export enum Exhausted {
  * Describes the enum parley.topic.v1.Exhausted.
  */
 export declare const ExhaustedSchema: GenEnum<Exhausted>;
+
+/**
+ * StallReason says why a group gets nothing.
+ *
+ * @generated from enum parley.topic.v1.StallReason
+ */
+export enum StallReason {
+  /**
+   * Not a reason.
+   *
+   * @generated from enum value: STALL_REASON_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * As many messages are open as may be: acknowledge, unpark or discard some.
+   *
+   * @generated from enum value: STALL_REASON_AT_BOUND = 1;
+   */
+  AT_BOUND = 1,
+
+  /**
+   * Messages are ready and a member has credits: a fault of the server.
+   *
+   * @generated from enum value: STALL_REASON_UNDELIVERED = 2;
+   */
+  UNDELIVERED = 2,
+
+  /**
+   * All that is left waits behind messages of the same key, which members extend.
+   *
+   * @generated from enum value: STALL_REASON_KEYS_HELD = 3;
+   */
+  KEYS_HELD = 3,
+
+  /**
+   * Messages of a member that ended abnormally wait for a member that has no others, and members extend theirs.
+   *
+   * @generated from enum value: STALL_REASON_SUSPECTS_HELD = 4;
+   */
+  SUSPECTS_HELD = 4,
+}
+
+/**
+ * Describes the enum parley.topic.v1.StallReason.
+ */
+export declare const StallReasonSchema: GenEnum<StallReason>;
 

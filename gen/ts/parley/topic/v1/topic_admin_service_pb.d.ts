@@ -984,6 +984,13 @@ export enum MonitorKind {
    * @generated from enum value: MONITOR_KIND_IDLE = 5;
    */
   IDLE = 5,
+
+  /**
+   * A group that gets nothing in a partition although a member waits, for longer than a lease.
+   *
+   * @generated from enum value: MONITOR_KIND_STALLED = 6;
+   */
+  STALLED = 6,
 }
 
 /**
