@@ -94,8 +94,8 @@ func TestPartitionAsFranzGo(t *testing.T) {
 }
 
 // K-042: the same in Go, in Python, and in Java by Kafka's own function, for 10^6 random
-// keys in the long form, and for a tenth of them otherwise. The variable holds the jar of Kafka's clients; .tools/parity sets
-// it.
+// keys in the long form, and for a tenth of them otherwise. The variable holds the jar of Kafka's clients;
+// .tools/parity sets it.
 func TestPartitionParity(t *testing.T) {
 	jar := os.Getenv("PARLEY_TEST_PARITY")
 	if jar == "" {

@@ -35,8 +35,8 @@ func du(t *testing.T, dir string) (n int64) {
 	return n
 }
 
-// Each kind of producer but chats writes four times its share, with readers that run and with readers that have stopped; what a full topic refuses is not written. The log keeps
-// its share, and so does the disk.
+// Each kind of producer but chats writes four times its share, with readers that run and with readers
+// that have stopped; what a full topic refuses is not written. The log keeps its share, and so does the disk.
 func TestDiskSpace(t *testing.T) {
 	const size = 400_000 // of a record
 	racetest.SkipSerial(t)

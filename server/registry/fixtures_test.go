@@ -114,8 +114,9 @@ func TestSameVerdictAsTheGate(t *testing.T) {
 	}
 }
 
-// levelsOf are the levels at which a fixture is judged. A run judges a third of the fixtures, each at the default level
-// and at another one, both of which PARLEY_SCHEMA_SEED rotates; with PARLEY_SCHEMA_LEVELS=all it judges all at all levels.
+// levelsOf are the levels at which a fixture is judged. A run judges a third of the fixtures, each at the default
+// level and at another one, both of which PARLEY_SCHEMA_SEED rotates; with PARLEY_SCHEMA_LEVELS=all it judges all at
+// all levels.
 func levelsOf(fixture int) []string {
 	others := []string{None, Backward, Forward, BackwardTransitive, ForwardTransitive, FullTransitive}
 	if os.Getenv("PARLEY_SCHEMA_LEVELS") == "all" {

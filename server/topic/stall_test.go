@@ -37,9 +37,11 @@ func TestStalledGroupIsSeen(t *testing.T) {
 			shown, told := x.subscription("t", "g").GetStalls(), s.Stalls()
 			testkit.Equal(t, what+": stalls of the subscription", len(shown), n)
 			testkit.Equal(t, what+": stalls that a poll is told", len(told), n)
-			found := x.found(&topicv1.ListMonitorsRequest{Kinds: []topicv1.MonitorKind{topicv1.MonitorKind_MONITOR_KIND_STALLED}})
+			kinds := []topicv1.MonitorKind{topicv1.MonitorKind_MONITOR_KIND_STALLED}
+			found := x.found(&topicv1.ListMonitorsRequest{Kinds: kinds})
 			testkit.Equal(t, what+": findings", found, strings.Repeat("STALLED t/g", n))
-			if n == 1 && (shown[0].GetReason() == 0 || !strings.Contains(shown[0].GetText(), want) || shown[0].GetSince() == nil) {
+			if n == 1 && (shown[0].GetReason() == 0 || !strings.Contains(shown[0].GetText(), want) ||
+				shown[0].GetSince() == nil) {
 				t.Errorf("%s: %v", what, shown)
 			}
 		}

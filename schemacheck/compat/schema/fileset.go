@@ -33,8 +33,8 @@ type FileSet struct {
 	Roots []protoreflect.MessageDescriptor
 }
 
-// HasRules says whether a file, or one that it imports, is that of protovalidate's options, wherever it lies: without it
-// no message has rules.
+// HasRules says whether a file, or one that it imports, is that of protovalidate's options, wherever it lies.
+// Without it no message has rules.
 func (s *FileSet) HasRules() bool {
 	for _, f := range s.Files {
 		if f.Package() == "buf.validate" {
