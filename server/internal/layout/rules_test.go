@@ -73,6 +73,9 @@ var rules = []rule{
 		imports: []string{"server/testkit"}, only: []string{}, why: "what ends a test has no place in a program",
 	},
 	{
+		imports: []string{"server/internal/modeltest"}, only: []string{}, why: "a model of clients has no place in a program",
+	},
+	{
 		imports: []string{"server/internal/faultydisk", "github.com/hanwen/go-fuse/v2/..."},
 		only:    []string{"server/internal/faultydisk"}, why: "a disk with faults has no place in a program",
 	},
@@ -81,8 +84,8 @@ var rules = []rule{
 		only: []string{"server/internal/app", "server/internal/rest", "server/internal/topicrpc",
 			"server/internal/identityplane", "server/internal/docsite", "server/internal/searchapi",
 			"server/internal/authapi", "server/internal/userapi", "server/internal/serviceapi",
-			"server/client/topic"},
-		why: "as the app; examples of the client run against it, documents list its errors",
+			"server/client/topic", "server/internal/modeltest"},
+		why: "as the app; examples of the client and its model run against it, documents list its errors",
 	},
 	{
 		imports: []string{"server/internal/api", "server/delivery", "server/view"},

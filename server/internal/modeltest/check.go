@@ -1,0 +1,346 @@
+package modeltest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+)
+
+// never is later than all that happens.
+const never = int64(1) << 62
+
+// flushed is how long an acknowledgement of OFFSET_WATERMARK may take to be stored. The server says
+// a second; a busy machine needs longer.
+const flushed = 10 * time.Second
+
+// early is how much sooner than by its lease a message may come again: the server ends leases that
+// are as good as over together.
+const early = lease / 32
+
+// audit holds what was seen of a group against the contract.
+type audit struct {
+	*World
+	t       *topicState
+	g       *group
+	at      map[place]*publication
+	letters map[place]int
+	seeks   []*control
+}
+
+// check looks for what the server broke, when the run is over.
+func (w *World) check() {
+	for _, t := range w.topics {
+		at := map[place]*publication{}
+		for _, p := range t.order {
+			at[p.place] = p
+		}
+		w.checkPublishers(t)
+		letters := w.checkLetters(t, at)
+		for _, g := range w.tenures {
+			if g.topic != t {
+				continue
+			}
+			a := &audit{World: w, t: t, g: g, at: at, letters: letters[g.name]}
+			for _, c := range g.controls {
+				if c.kind == seek {
+					a.seeks = append(a.seeks, c)
+				}
+			}
+			a.contents()
+			a.start()
+			a.losses()
+			a.leases()
+			a.acknowledged()
+			a.attempts()
+			a.pauses()
+			a.seeking()
+			a.keys()
+			a.floors()
+		}
+	}
+}
+
+// checkPublishers holds that messages of one publisher and key are in one partition, in the order in
+// which they were published.
+func (w *World) checkPublishers(t *topicState) {
+	last := map[[2]string]place{}
+	for _, p := range t.order {
+		of := [2]string{p.message.GetCorrelationId(), p.message.GetKey()}
+		was, ok := last[of]
+		if of[1] != "" && ok && (was.partition != p.place.partition || was.position >= p.place.position) {
+			w.find("publish order: key %s of %s has %v behind %v", of[1], t.name, p.place, was)
+		}
+		last[of] = p.place
+	}
+}
+
+// checkLetters holds dead letters against their messages, and counts them by group and message.
+func (w *World) checkLetters(t *topicState, at map[place]*publication) map[string]map[place]int {
+	all := map[string]map[place]int{}
+	for _, l := range w.letters {
+		if l.topic != t {
+			continue
+		}
+		var of place
+		if _, err := fmt.Sscanf(l.id, "%d-%d", &of.partition, &of.position); err != nil || at[of] == nil ||
+			!same(at[of].message, l.message) {
+			w.find("letter: %s of group %s is %.60s", l.id, l.group, l.message.GetPayload())
+			continue
+		}
+		if all[l.group] == nil {
+			all[l.group] = map[place]int{}
+		}
+		all[l.group][of]++
+	}
+	for _, g := range w.tenures {
+		again := slices.ContainsFunc(g.controls, func(c *control) bool { return c.kind == seek || c.kind == cancel })
+		if g.topic != t || again || g.created.GetGeneration() > 1 {
+			continue
+		}
+		for of, n := range all[g.name] {
+			if n > 1 {
+				w.find("letter: %v of group %s has %d letters%s", of, g.name, n, w.story(g, of))
+			}
+			most := 0
+			for _, d := range g.delivered[of] {
+				most = max(most, d.attempt)
+			}
+			if w.Simulated && most < int(g.config.GetRetry().GetMaxAttempts()) {
+				w.find("letter: %v of group %s has a letter after %d attempts", of, g.name, most)
+			}
+		}
+	}
+	return all
+}
+
+// story says what happened to a message in a group, for a finding. Times are those since the first
+// delivery.
+func (w *World) story(g *group, of place) string {
+	list := g.delivered[of]
+	if len(list) == 0 {
+		return ""
+	}
+	var lines []string
+	zero := list[0].at.at
+	for _, d := range list {
+		lines = append(lines, fmt.Sprintf("%v..%v session %s: attempt %d", d.from.at.Sub(zero), d.at.at.Sub(zero), d.id,
+			d.attempt))
+	}
+	for _, s := range g.settled[of] {
+		lines = append(lines, fmt.Sprintf("%v..%v session %s: %s, %s", s.call.at.Sub(zero), s.ret.at.Sub(zero), s.id,
+			[]string{"ack", "nack", "extend"}[s.kind], []string{"unknown", "done", "refused"}[s.outcome]))
+	}
+	for _, l := range w.letters {
+		if l.topic == g.topic && l.group == g.name && l.id == of.String() {
+			lines = append(lines, fmt.Sprintf("%v letter %v with %q", l.message.GetPublishTime().AsTime().Sub(zero), l.place,
+				l.message.GetHeaders()["parley-error"]))
+		}
+	}
+	for _, o := range w.outages {
+		if o.ret.at.After(zero) && o.call.at.Before(list[len(list)-1].at.at.Add(10*time.Second)) {
+			lines = append(lines, fmt.Sprintf("%v..%v kill", o.call.at.Sub(zero), o.ret.at.Sub(zero)))
+		}
+	}
+	return "\n\t" + strings.Join(lines, "\n\t")
+}
+
+// same compares a message with what was published, but for what the server adds.
+func same(published, m *topicv1.TopicMessage) bool {
+	headers := maps.Clone(m.GetHeaders())
+	maps.DeleteFunc(headers, func(name, _ string) bool { return strings.HasPrefix(name, "parley-") })
+	return published.GetKey() == m.GetKey() && published.GetType() == m.GetType() &&
+		published.GetCorrelationId() == m.GetCorrelationId() && maps.Equal(published.GetHeaders(), headers) &&
+		string(published.GetPayload()) == string(m.GetPayload())
+}
+
+// contents holds that what was delivered was published, and is for the group.
+func (a *audit) contents() {
+	for at, list := range a.g.delivered {
+		for _, d := range list {
+			p := a.at[at]
+			switch {
+			case a.t.published[string(d.message.GetPayload())] == nil:
+				a.find("content: %s of %s gets %.60s, which was never published", a.g.name, a.t.name, d.message.GetPayload())
+			case p == nil || !same(p.message, d.message):
+				a.find("content: %s of %s gets other content at %v: %.60s", a.g.name, a.t.name, at, d.message.GetPayload())
+			case !a.g.passes(p.message):
+				a.find("filter: %s of %s gets %v", a.g.name, a.t.name, at)
+			}
+			if d.at.before(p.since()) {
+				a.find("content: %v of %s was delivered before it was published", at, a.t.name)
+			}
+		}
+	}
+}
+
+// since is when a message was published first; nil was never.
+func (p *publication) since() stamp {
+	if p == nil {
+		return stamp{}
+	}
+	return p.call
+}
+
+// start holds that a group gets nothing from before its start, and of a backfill with a bound as
+// much as that. Messages that were published while the group subscribed are on either side.
+func (a *audit) start() {
+	if len(a.seeks) > 0 || a.g.topic.config.GetSemantics() == topicv1.Semantics_SEMANTICS_QUEUE {
+		return
+	}
+	history, got, beside := 0, 0, 0
+	for _, p := range a.t.order {
+		switch delivered := len(a.g.delivered[p.place]) > 0; {
+		case p.ret.before(a.g.born.call):
+			history++
+			if delivered {
+				got++
+			}
+		case !a.g.born.ret.before(p.call) && delivered:
+			beside++
+		}
+	}
+	from, most := a.g.config.GetStart(), int(a.g.config.GetMaxBackfillMessages())
+	switch {
+	case from.GetEarliest() && most < 0:
+	case from.GetEarliest():
+		if got > most || !a.t.trims() && !a.g.ended && got+beside < min(most, history) {
+			a.find("backfill: %s of %s gets %d of %d messages, and %d besides, at most %d", a.g.name, a.t.name, got,
+				history, beside, most)
+		}
+	case got > 0:
+		a.find("start: %s of %s starts at the end and gets %d messages from before", a.g.name, a.t.name, got)
+	}
+}
+
+// need reports whether the group has to get a message, and acknowledge it, after a moment.
+func (a *audit) need(p *publication) (since stamp, ok bool) {
+	if !a.g.passes(p.message) || a.g.ended {
+		return stamp{}, false
+	}
+	all := a.g.topic.config.GetSemantics() == topicv1.Semantics_SEMANTICS_QUEUE ||
+		a.g.config.GetStart().GetEarliest() && a.g.config.GetMaxBackfillMessages() < 0 && !a.t.trims()
+	ok = all || a.g.born.ret.before(p.call)
+	for _, s := range a.seeks {
+		switch {
+		case s.ret.before(p.call):
+		case !covers(s.to, p.place):
+			ok = false
+		case p.ret.before(s.call):
+			ok = true
+			// What a member still has when the group is moved, it may acknowledge.
+			if a.answered(p.place, s.call) {
+				since = s.call
+			}
+		}
+	}
+	return since, ok
+}
+
+// answered reports whether a message was acknowledged, for certain, before a moment.
+func (a *audit) answered(at place, before stamp) bool {
+	return slices.ContainsFunc(a.g.settled[at], func(s *settlement) bool {
+		return s.kind == ack && s.outcome == done && s.ret.before(before)
+	})
+}
+
+// covers reports whether a group that moves to a place gets a message that is there.
+func covers(to *topicv1.Position, at place) bool {
+	var from place
+	if _, err := fmt.Sscanf(to.GetMessageId(), "%d-%d", &from.partition, &from.position); err == nil {
+		return at.partition == from.partition && at.position >= from.position
+	}
+	return to.GetEarliest()
+}
+
+// doneAt is the earliest moment at which a message may have been acknowledged, or 0 if the group
+// gave it up or need not get it.
+func (a *audit) doneAt(p *publication) int64 {
+	if p == nil || a.letters[p.place] > 0 {
+		return 0
+	}
+	if _, ok := a.need(p); !ok {
+		return 0
+	}
+	first := never
+	for _, s := range a.g.settled[p.place] {
+		if s.kind == ack && s.outcome != refused {
+			first = min(first, s.call.seq)
+		}
+	}
+	return first
+}
+
+// losses holds that each message that the group has to get was delivered and acknowledged, or has a
+// dead letter. A group that was dead while a message was removed is told how many it missed.
+func (a *audit) losses() {
+	var missed int64
+	for _, p := range a.t.order {
+		since, ok := a.need(p)
+		if !ok || a.letters[p.place] > 0 {
+			continue
+		}
+		delivered := slices.ContainsFunc(a.g.delivered[p.place], func(d *delivery) bool { return since.before(d.at) })
+		settled := slices.ContainsFunc(a.g.settled[p.place], func(s *settlement) bool {
+			return s.kind == ack && s.outcome != refused && since.before(s.call)
+		})
+		switch {
+		case settled:
+		case a.g.mortal && a.t.trims():
+			missed++
+		case !delivered:
+			a.find("lost: %s of %s never gets %v", a.g.name, a.t.name, p.place)
+		default:
+			a.find("lost: %s of %s is passed over %v, which it did not acknowledge%s", a.g.name, a.t.name, p.place,
+				a.story(a.g, p.place))
+		}
+	}
+	if missed > a.g.missed {
+		a.find("missed: %s of %s did not get %d messages, the server says %d", a.g.name, a.t.name, missed, a.g.missed)
+	}
+}
+
+// floors holds that places and statuses claim nothing that is not acknowledged. What is done below a
+// place is the latest of what is done in it.
+func (a *audit) floors() {
+	if a.g.ended || len(a.seeks) > 0 {
+		return
+	}
+	below := map[int32][]int64{} // by partition and position, when all up to it are done
+	for n := range a.t.config.GetPartitions() {
+		list := []int64{0}
+		for pos := int64(0); a.at[place{n, pos}] != nil; pos++ {
+			list = append(list, max(list[pos], a.doneAt(a.at[place{n, pos}])))
+		}
+		below[n] = list
+	}
+	hold := func(what string, p *probe, places map[int32]int64) {
+		for n, at := range places {
+			if at >= int64(len(below[n])) {
+				a.find("%s: %s of %s is at %d-%d, which is behind the end", what, a.g.name, a.t.name, n, at)
+			} else if below[n][at] > p.ret.seq {
+				a.find("%s: %s of %s is at %d-%d, and has not acknowledged all below", what, a.g.name, a.t.name, n, at)
+			}
+		}
+	}
+	for _, p := range a.g.probes {
+		if !a.g.mortal { // what it missed while it was dead may have been removed
+			hold("floor", p, p.floors)
+		}
+	}
+	if !a.g.steady {
+		return
+	}
+	for _, p := range a.t.watermarks {
+		hold("watermark", p, p.watermarks)
+	}
+	for _, p := range a.t.statuses {
+		open := a.doneAt(p.message) > p.ret.seq
+		if open && (p.completed || slices.Contains(p.acknowledged, a.g.name)) {
+			a.find("status: %v of %s is acknowledged by %v, and %s has not", p.message.place, a.t.name, p.acknowledged, a.g.name)
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package modeltest
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// changed reports whether the group was paused, moved, or without members between two moments. All
+// of that ends leases.
+func (a *audit) changed(from, to stamp) bool {
+	return slices.ContainsFunc(a.g.controls, func(c *control) bool { return c.meets(from, to) })
+}
+
+// released reports whether a member may have lost a message before another delivery: it answered, its
+// session ended, the group changed, the server was killed, or the lease was over.
+func (a *audit) released(d *delivery, later *delivery) bool {
+	if d.endedBefore(later.at) || a.outage(d.from, later.at) || a.changed(d.from, later.at) {
+		return true
+	}
+	start := d.from.at
+	for _, s := range a.g.settled[d.place] {
+		if s.session != d.session || !d.from.before(s.call) || !s.call.before(later.at) {
+			continue
+		}
+		if s.kind != extend && s.outcome != refused {
+			return true
+		}
+		if s.kind == extend && s.outcome == done && s.call.at.After(start) {
+			start = s.call.at
+		}
+	}
+	return !later.at.at.Before(start.Add(lease - early))
+}
+
+// overtaken reports whether a delivery may be older than one that was received before it. On a busy
+// machine a response of a stream can be on its way for longer than the lease:
+//
+//  1. The server gives a message to a stream, whose response is not read yet.
+//  2. The lease ends, and another member gets the message and keeps it.
+//  3. The response of the stream is read.
+//
+// In simulated time a response is read at once.
+func (a *audit) overtaken(later, d *delivery) bool {
+	return later.from.before(d.at) && !d.at.at.Before(later.from.at.Add(lease-early))
+}
+
+// leases holds that a message has one member at a time, and that an acknowledgement that comes after
+// the lease is refused.
+func (a *audit) leases() {
+	for at, list := range a.g.delivered {
+		slices.SortFunc(list, func(x, y *delivery) int { return cmp.Compare(x.at.seq, y.at.seq) })
+		for i, d := range list {
+			for _, later := range list[i+1:] {
+				if !a.released(d, later) && !a.overtaken(later, d) {
+					a.find("two members: %v of %s, group %s, has another member %s after its delivery%s", at, a.t.name,
+						a.g.name, later.at.at.Sub(d.at.at), a.story(a.g, at))
+				}
+			}
+		}
+		for _, s := range a.g.settled[at] {
+			if s.kind == ack && s.outcome == done {
+				a.late(at, list, s)
+			}
+		}
+	}
+}
+
+// late holds that an acknowledgement that was answered as done came from the member that had the
+// message, or after it was acknowledged.
+func (a *audit) late(at place, list []*delivery, s *settlement) {
+	var own, other *delivery
+	for _, d := range list {
+		switch {
+		case !d.at.before(s.call):
+		case d.session == s.session:
+			own, other = d, nil
+		case own != nil && own.at.before(d.from):
+			other = d
+		}
+	}
+	if other == nil || a.outage(own.from, s.ret) || a.changed(own.from, s.ret) {
+		return
+	}
+	for _, x := range a.g.settled[at] {
+		if x.kind == ack && x.outcome != refused && x.session != s.session && x.call.before(s.ret) {
+			return
+		}
+	}
+	if a.letters[at] == 0 {
+		a.find("late acknowledgement: %v of %s, group %s, counts though another member has it%s", at, a.t.name, a.g.name,
+			a.story(a.g, at))
+	}
+}
+
+// follows reports whether a delivery came after what the member said, who had the message until then.
+// In simulated time another session gets it after that. The same session may have got it again before:
+// what it says of a delivery that it has read counts for one that is on its way to it.
+func (a *audit) follows(s *settlement, d *delivery) bool {
+	if a.Simulated && d.session != s.session {
+		return s.call.before(d.at)
+	}
+	return s.ret.before(d.from)
+}
+
+// acknowledged holds that nothing comes again that is acknowledged, unless the group was moved back.
+func (a *audit) acknowledged() {
+	for at, list := range a.g.delivered {
+		for _, s := range a.g.settled[at] {
+			if s.kind != ack || s.outcome != done {
+				continue
+			}
+			for _, d := range list {
+				moved := slices.ContainsFunc(a.seeks, func(c *control) bool { return c.meets(s.call, d.at) })
+				if a.follows(s, d) && !moved && !a.unsaved(s, d) {
+					a.find("again: %v of %s, group %s, comes %s after its acknowledgement%s", at, a.t.name, a.g.name,
+						d.at.at.Sub(s.ret.at), a.story(a.g, at))
+				}
+			}
+		}
+	}
+}
+
+// unsaved reports whether a kill may have taken an acknowledgement that was answered before it was
+// stored.
+func (a *audit) unsaved(s *settlement, d *delivery) bool {
+	return !a.t.durable() && slices.ContainsFunc(a.outages, func(o span) bool {
+		return o.meets(s.ret, d.at) && o.call.at.Sub(s.ret.at) < flushed
+	})
+}
+
+// attempts holds that attempts count what failed, have a bound, and wait as long as was asked.
+func (a *audit) attempts() {
+	most := int(a.g.config.GetRetry().GetMaxAttempts()) + 1
+	for at, list := range a.g.delivered {
+		for i, d := range list {
+			if d.attempt > most {
+				a.find("attempts: %v of %s, group %s, is delivered for the %dth time", at, a.t.name, a.g.name, d.attempt)
+			}
+			if a.Simulated && d.attempt > i+1 {
+				a.find("attempts: delivery %d of %v of %s, group %s, is said to be number %d", i+1, at, a.t.name, a.g.name,
+					d.attempt)
+			}
+			failed, earlier := 0, stamp{}
+			if i > 0 {
+				earlier = list[i-1].at
+			}
+			for _, s := range a.g.settled[at] {
+				if s.kind != nack || s.outcome != done || !a.follows(s, d) || a.changed(s.call, d.at) ||
+					a.outage(s.call, d.at) {
+					continue
+				}
+				failed++
+				if due := s.call.at.Add(s.delay); earlier.before(s.call) && d.at.at.Before(due.Add(-5*time.Millisecond)) {
+					a.find("delay: %v of %s, group %s, comes %s too early%s", at, a.t.name, a.g.name, due.Sub(d.at.at),
+						a.story(a.g, at))
+				}
+			}
+			if d.attempt < failed+1 {
+				a.find("attempts: %v of %s, group %s, was returned %d times and is attempt %d%s", at, a.t.name, a.g.name,
+					failed, d.attempt, a.story(a.g, at))
+			}
+		}
+	}
+}
+
+// pauses holds that a paused group gets nothing, and that what it says does not count.
+func (a *audit) pauses() {
+	for i, c := range a.g.controls {
+		if c.kind != pause {
+			continue
+		}
+		until := stamp{seq: never}
+		if i+1 < len(a.g.controls) {
+			until = a.g.controls[i+1].call
+		}
+		for at, list := range a.g.delivered {
+			for _, d := range list {
+				if c.ret.before(d.from) && d.at.before(until) {
+					a.find("paused: %s of %s gets %v", a.g.name, a.t.name, at)
+				}
+			}
+			for _, s := range a.g.settled[at] {
+				if s.kind == ack && s.outcome == done && c.ret.before(s.call) && s.ret.before(until) &&
+					!a.saidBefore(at, c.ret) {
+					a.find("paused: %s of %s acknowledges %v", a.g.name, a.t.name, at)
+				}
+			}
+		}
+	}
+}
+
+// saidBefore reports whether a message may have been acknowledged before a moment.
+func (a *audit) saidBefore(at place, before stamp) bool {
+	return slices.ContainsFunc(a.g.settled[at], func(s *settlement) bool {
+		return s.kind == ack && s.outcome != refused && s.call.before(before)
+	})
+}
+
+// seeking holds that a group that moves forward does not get what lies between.
+func (a *audit) seeking() {
+	for i, c := range a.seeks {
+		until := stamp{seq: never}
+		if i+1 < len(a.seeks) {
+			until = a.seeks[i+1].call
+		}
+		for at, list := range a.g.delivered {
+			if p := a.at[at]; p == nil || covers(c.to, at) || !p.ret.before(c.call) {
+				continue
+			}
+			for _, d := range list {
+				if c.ret.before(d.from) && d.at.before(until) {
+					a.find("skipped: %s of %s was moved to %v and gets %v", a.g.name, a.t.name, c.to, at)
+				}
+			}
+		}
+	}
+}
+
+// keys holds the order of keys: a message is delivered when all before it of its key are
+// acknowledged, and while no other one of the key is in hand.
+func (a *audit) keys() {
+	if !a.g.keyed() {
+		return
+	}
+	type line struct {
+		deliveries []*delivery
+		places     []*publication
+	}
+	byKey := map[string]*line{}
+	for _, p := range a.t.order {
+		if k := p.message.GetKey(); k != "" {
+			if byKey[k] == nil {
+				byKey[k] = &line{}
+			}
+			byKey[k].places = append(byKey[k].places, p)
+			byKey[k].deliveries = append(byKey[k].deliveries, a.g.delivered[p.place]...)
+		}
+	}
+	for k, l := range byKey {
+		slices.SortFunc(l.places, func(x, y *publication) int { return cmp.Compare(x.place.position, y.place.position) })
+		before := int64(0)
+		for _, p := range l.places {
+			for _, d := range a.g.delivered[p.place] {
+				if before > d.at.seq {
+					a.find("key order: %s of %s gets %v before it has acknowledged what is before it of %s", a.g.name,
+						a.t.name, p.place, k)
+				}
+			}
+			before = max(before, a.doneAt(p))
+		}
+		slices.SortFunc(l.deliveries, func(x, y *delivery) int { return cmp.Compare(x.at.seq, y.at.seq) })
+		for i, d := range l.deliveries {
+			for j := i - 1; j >= 0 && d.at.at.Sub(l.deliveries[j].from.at) < lease; j-- {
+				if x := l.deliveries[j]; d.place != x.place && !a.released(x, d) && !a.overtaken(d, x) {
+					a.find("key order: %s of %s has %v and %v of %s in hand", a.g.name, a.t.name, x.place, d.place, k)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,24 @@
+// Package modeltest is a model client of durable topics, for tests.
+//
+// A World drives a server over its public API: publishers that number their requests, members that
+// poll and stream, groups that pause, seek, die, start late and are cancelled, and a principal that
+// has no right to any of it. It knows the contract (docs/topics.md) and nothing of the server. It
+// records each call with the moments at which it started and returned. Settle ends the run, and holds
+// that history against each promise of the contract.
+//
+// A call whose answer was lost has an unknown outcome, and the contract gives the server freedom:
+//
+//   - A publish is repeated with its number until it is answered, so its outcome is known in the
+//     end. It is stored between the first call and the last answer.
+//   - An acknowledgement without an answer counts or does not. The message may come again, and need
+//     not.
+//   - A poll without an answer may have taken messages. They come again after the lease, and may
+//     count an attempt.
+//   - A kill ends all sessions and leases. With OFFSET_WATERMARK it also takes acknowledgements that
+//     are not stored yet, which takes a second.
+//   - A change of a group is repeated until it is answered. Deliveries between its first call and
+//     its answer belong to either side.
+//
+// Concurrency: a World starts goroutines in Start and ends them in Settle. Its methods are for one
+// goroutine.
+package modeltest

@@ -1,0 +1,149 @@
+package modeltest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	client "github.com/parley-chat/parley/server/client/topic"
+)
+
+// letter is a dead letter.
+type letter struct {
+	topic     *topicState
+	place     place // in the topic of dead letters
+	group, id string
+	message   *topicv1.TopicMessage
+}
+
+// Settle ends the run: the publishers stop, the groups get what there is for them until nothing is
+// pending, and all that was seen is held against the contract. It returns what the server broke. It
+// is not called while the server is away.
+func (w *World) Settle(ctx context.Context) []string {
+	w.publishing.end()
+	w.changing.end()
+	close(w.calm)
+	w.drain(ctx)
+	w.consuming.stop()
+	for _, g := range w.tenures {
+		if g.members != nil {
+			g.members.end()
+		}
+	}
+	for _, t := range w.topics {
+		w.readLetters(ctx, t)
+		w.bounds(ctx, t)
+		if t.trims() {
+			w.room(ctx, t)
+		}
+	}
+	w.check()
+	return w.findings
+}
+
+// drain waits until no group has anything pending.
+func (w *World) drain(ctx context.Context) {
+	since := time.Now()
+	for _, g := range w.tenures {
+		for !g.ended {
+			res, _, err := until(ctx, w, w.User.Subscriptions.GetSubscription,
+				&topicv1.GetSubscriptionRequest{Topic: g.topic.name, Group: g.name})
+			if err != nil {
+				w.find("refused: GetSubscription of %s: %v", g.name, err)
+				break
+			}
+			open := int64(0)
+			for _, p := range res.GetSubscription().GetPartitions() {
+				open += p.GetPending() + p.GetInFlight() + p.GetRetrying() + p.GetParked()
+			}
+			if open == 0 && res.GetSubscription().GetState() == topicv1.SubscriptionState_SUBSCRIPTION_STATE_ACTIVE {
+				break
+			}
+			if time.Since(since) > w.Patience {
+				w.find("stuck: %s of %s is %v", g.name, g.topic.name, res.GetSubscription())
+				break
+			}
+			sleep(ctx, 50*time.Millisecond)
+		}
+		if !g.ended && g.mortal {
+			res, _, err := until(ctx, w, w.Operator.Admin.GetGroupMetrics,
+				&topicv1.GetGroupMetricsRequest{Topic: g.topic.name, Group: g.name})
+			if err != nil {
+				w.find("refused: GetGroupMetrics of %s: %v", g.name, err)
+			}
+			g.missed = res.GetMissed()
+		}
+	}
+}
+
+// readLetters reads the dead letters of a topic, if it has any.
+func (w *World) readLetters(ctx context.Context, t *topicState) {
+	dlq := t.name + ".dlq"
+	_, _, err := until(ctx, w, w.User.Subscriptions.CreateSubscription, &topicv1.CreateSubscriptionRequest{
+		Topic: dlq, Group: "undertaker", Config: &topicv1.SubscriptionConfig{Start: earliest()}})
+	if client.Reason(err) == "TOPIC_NOT_FOUND" {
+		return
+	}
+	req := &topicv1.PullRequest{Topic: dlq, Group: "undertaker", MaxMessages: 1000,
+		Wait: durationpb.New(300 * time.Millisecond)}
+	for err == nil {
+		var res *topicv1.PullResponse
+		if res, _, err = until(ctx, w, w.User.Consumers.Pull, req); len(res.GetDeliveries()) == 0 {
+			break
+		}
+		req.Session = res.GetSession()
+		for _, d := range res.GetDeliveries() {
+			for i, m := range d.GetMessages() {
+				at := d.GetBase() + int64(i)
+				if d.GetOffsets() != nil {
+					at = d.GetBase() + int64(d.GetOffsets()[i])
+				}
+				w.letters = append(w.letters, &letter{topic: t, place: place{d.GetPartition(), at},
+					group: m.GetHeaders()["parley-group"], id: m.GetHeaders()["parley-message-id"], message: m})
+			}
+		}
+	}
+	if err != nil {
+		w.find("refused: reading %s: %v", dlq, err)
+	}
+}
+
+// bounds holds the positions of a topic against those that were answered: from 0 on, without a gap.
+func (w *World) bounds(ctx context.Context, t *topicState) {
+	res, _, err := until(ctx, w, w.User.Topics.GetTopic, &topicv1.GetTopicRequest{Topic: t.name})
+	if err != nil {
+		w.find("refused: GetTopic of %s: %v", t.name, err)
+		return
+	}
+	taken := map[place]*publication{}
+	count := map[int32]int64{}
+	for _, p := range t.order {
+		if other := taken[p.place]; other != nil {
+			w.find("positions: %.60s and %.60s stand at %v of %s", other.message.GetPayload(), p.message.GetPayload(),
+				p.place, t.name)
+		}
+		taken[p.place] = p
+		count[p.place.partition]++
+	}
+	for _, b := range res.GetTopic().GetPartitions() {
+		if b.GetEnd() != count[b.GetPartition()] {
+			w.find("positions: partition %d of %s ends at %d, %d messages were published", b.GetPartition(), t.name,
+				b.GetEnd(), count[b.GetPartition()])
+		}
+	}
+}
+
+// room publishes to a topic whose messages are all acknowledged and trimmed: it is not full.
+func (w *World) room(ctx context.Context, t *topicState) {
+	w.runTrim(ctx)
+	req := w.request(t, "last", 1)
+	if _, _, err := until(ctx, w, w.User.Topics.Publish, req); err != nil {
+		w.find("room: %s has no room, though nothing is pending: %v", t.name, err)
+	}
+	w.forget(t, req)
+}
+
+func (p place) String() string { return fmt.Sprintf("%d-%d", p.partition, p.position) }
