@@ -81,6 +81,10 @@ explore schedules="1000000":
 kill rounds="20":
     PARLEY_KILLS={{rounds}} go test -count=1 -timeout 20m -run Kill -v ./server/internal/app
 
+# Kill the server under the model client of topics, 2 to 5 s apart: 20 times by default, or just kill-topics 10m.
+kill-topics rounds="20":
+    PARLEY_TOPIC_KILLS={{rounds}} go test -count=1 -timeout 80m -run 'TestTopicModel$' -v ./server/internal/app
+
 # Run the server on a disk with faults: 8 rounds, one of each kind, by default, or just faulty-disk 10m.
 faulty-disk rounds="8":
     PARLEY_DISK_FAULTS={{rounds}} go test -count=1 -timeout 60m -run 'TestFaultyDisk$' -v ./server/internal/app
