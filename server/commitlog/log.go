@@ -167,7 +167,7 @@ func (a *Append) Check() error {
 	if a.Gap < 0 || a.Gap > MaxGap || !events && a.Gap > 0 || events && a.Producer.ID != "" {
 		return fmt.Errorf("%w: a gap of %d, producer %q for partition %s", ErrInvalid, a.Gap, a.Producer.ID, a.Partition)
 	}
-	if events && a.hashed() || a.hashed() && a.Producer.ID == "" {
+	if events && a.Hashed() || a.Hashed() && a.Producer.ID == "" {
 		return fmt.Errorf("%w: a request without a producer for partition %s", ErrInvalid, a.Partition)
 	}
 	if n := len(a.Producer.ID); n > MaxProducerID || a.Producer.Number < 0 {

@@ -26,10 +26,12 @@ func HashOf(messages []*Message) (h producers.Hash) {
 	return h
 }
 
-func (a *Append) hashed() bool { return a.Request != producers.Hash{} }
+// Hashed reports whether a repetition of the append must have the same messages. Those of the server itself have
+// no hash: their producers name what they repeat, and the message may say when, and why, that was done first.
+func (a *Append) Hashed() bool { return a.Request != producers.Hash{} }
 
 // OnlyNumber reports whether the append stores nothing but its producer's number.
-func (a *Append) OnlyNumber() bool { return a.hashed() && len(a.Messages) == 0 }
+func (a *Append) OnlyNumber() bool { return a.Hashed() && len(a.Messages) == 0 }
 
 // published is what is remembered of the append.
 func (a *Append) published(base, time int64, count int) producers.Published {
@@ -41,7 +43,7 @@ func (a *Append) published(base, time int64, count int) producers.Published {
 // Repeat returns what becomes of the append, whose number was stored before. Without a hash of
 // both, as of what earlier releases stored, it compares the counts of messages.
 func (a *Append) Repeat(old producers.Published) (Appended, error) {
-	same := a.hashed() && old.Hash != producers.Hash{}
+	same := a.Hashed() && old.Hash != producers.Hash{}
 	if same && old.Hash != a.Request {
 		return Appended{}, fmt.Errorf("%w: number %d had another request", ErrProducerReuse, old.Number)
 	}
@@ -54,7 +56,7 @@ func (a *Append) Repeat(old producers.Published) (Appended, error) {
 
 // ofOne reports whether the ith append belongs to the same request as the one before it.
 func ofOne(appends []Append, i int) bool {
-	return i > 0 && appends[i].hashed() && appends[i].Request == appends[i-1].Request &&
+	return i > 0 && appends[i].Hashed() && appends[i].Request == appends[i-1].Request &&
 		appends[i].Producer == appends[i-1].Producer
 }
 

@@ -3,6 +3,7 @@ package topic
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -77,5 +78,50 @@ func lettersWithoutMember(t *testing.T, config *topicv1.SubscriptionConfig, paus
 		if x.engine.Topics.Opened(x.engine.Catalog.Topic("other").Number) != nil {
 			t.Error("a topic without letters was opened")
 		}
+	})
+}
+
+// noCursorWrites fails the writes of cursors and subscriptions while it is on.
+type noCursorWrites struct {
+	store.Store
+	on *atomic.Bool
+}
+
+func (n noCursorWrites) Transact(ctx context.Context, p store.Plan) error {
+	ofGroups := func(w store.Write) bool { return w.Key.Table == store.Subscriptions }
+	if n.on.Load() && slices.ContainsFunc(p.Writes, ofGroups) {
+		return store.ErrUnavailable
+	}
+	return n.Store.Transact(ctx, p)
+}
+
+// A letter that was stored before the process ended, while its message was not acknowledged yet, is
+// stored once, although the message fails again at another time and for another reason.
+func TestDeadLetterOfASecondFailure(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		on := &atomic.Bool{}
+		x.wrap = func(s store.Store) store.Store { return noCursorWrites{s, on} }
+		x.restart()
+		x.groups("t")
+		x.subscribe("t", "g", once())
+		s := x.attach("t", "g", "m")
+		x.publish("t", 0, 1)
+		x.fails(s, x.want(s, numbers(0, 1)), "the topic of letters is made")
+		testkit.Advance(time.Minute)
+		testkit.Equal(t, "letters", x.letters("t"), 1)
+		x.publish("t", 1, 1)
+		had := x.want(s, numbers(1, 1))
+		on.Store(true)
+		x.fails(s, had, "no such customer")
+		testkit.Advance(10 * time.Second)
+		testkit.Equal(t, "letters before the end", x.letters("t"), 2)
+		x.restart()
+		on.Store(false)
+		s = x.attach("t", "g", "m")
+		x.fails(s, x.want(s, numbers(1, 1)), "another reason")
+		testkit.Advance(time.Minute)
+		testkit.Equal(t, "letters after the second failure", x.letters("t"), 2)
+		d := x.subscription("t", "g").GetPartitions()[0]
+		testkit.Equal(t, "pending", d.GetPending(), 0)
 	})
 }

@@ -48,8 +48,7 @@ func TestTopicModel(t *testing.T) {
 		return modeltest.Dial(&http.Client{Transport: bearer{token, tr}}, "http://"+addr, connect.WithGRPC())
 	}
 	config := modeltest.Config{User: as(token(t, dir, "alice"), addr), Operator: as(ada, flags[3]),
-		Stranger: as(token(t, dir, "eve"), addr), Name: "eve", Pace: 100 * time.Millisecond, Patience: 2 * time.Minute,
-		Except: modeltest.UnkeptOverKills()}
+		Stranger: as(token(t, dir, "eve"), addr), Name: "eve", Pace: 100 * time.Millisecond, Patience: 2 * time.Minute}
 	var w *modeltest.World
 	settle := func() {
 		if findings := w.Settle(t.Context()); len(findings) > 0 {

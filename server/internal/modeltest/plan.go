@@ -47,12 +47,6 @@ func (w *World) plan() []*topicState {
 	return slices.DeleteFunc(list, func(t *topicState) bool { return len(t.groups) == 0 })
 }
 
-// UnkeptOverKills names the parts of a world to which the server does not keep the contract when it is
-// killed. A dead letter that was stored before a kill, and whose message was not acknowledged yet, is
-// made again with another parley-error and another parley-first-failed-at. Its number is refused with
-// PRODUCER_NUMBER_REUSED until it is forgotten, and then the letter is stored twice.
-func UnkeptOverKills() []string { return []string{"counted/poisoned"} }
-
 func (w *World) topic(name string, c *topicv1.TopicConfig) *topicState {
 	return &topicState{short: name, name: w.Topics + name, config: c, published: map[string]*publication{}}
 }

@@ -43,10 +43,10 @@ type Config struct {
 	Pace     time.Duration // a publisher's pause between requests, on average
 	Patience time.Duration // how long the groups may take to finish when the publishers have stopped
 
-	// Only names the parts of the world, all if it is empty; Except names those that it does not have.
+	// Only names the parts of the world, all if it is empty.
 	// They are groups, as topic/group, and publisher, stranger and trim: a publisher that restarts, a
 	// principal without rights, and the removal of messages.
-	Only, Except []string
+	Only []string
 
 	// Simulated says that time passes only while all goroutines wait, and that nothing ends the
 	// server. A response is then received at the moment at which it was sent, and each error is one.
@@ -172,7 +172,7 @@ func (w *World) Start(ctx context.Context) error {
 
 // has reports whether something is part of the world.
 func (w *World) has(what string) bool {
-	return (len(w.Only) == 0 || slices.Contains(w.Only, what)) && !slices.Contains(w.Except, what)
+	return len(w.Only) == 0 || slices.Contains(w.Only, what)
 }
 
 // Killed records that the server ends now. Back says that it is there again.

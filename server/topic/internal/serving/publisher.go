@@ -99,7 +99,7 @@ func (p *Publisher) Append(
 		}
 	}
 	for i, a := range pending.Appended {
-		if !a.Replayed || a.Same {
+		if !a.Replayed || a.Same || !appends[i].Hashed() {
 			continue
 		}
 		same, err := p.same(ctx, appends[i], a)
