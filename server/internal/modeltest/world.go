@@ -14,6 +14,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Clients are the clients of a principal.
@@ -237,16 +238,7 @@ func (w *World) around(d time.Duration) time.Duration {
 }
 
 // sleep waits, and reports whether the context goes on.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
+func sleep(ctx context.Context, d time.Duration) bool { return wait.For(ctx, d) == nil }
 
 // transient reports whether an error is that of a server that is away, so that a repetition of the
 // call may succeed.

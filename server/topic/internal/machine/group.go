@@ -306,7 +306,7 @@ func (g *GroupState) trim(start int64) {
 }
 
 // lose counts what lies before a position and is due as released, for good. Jobs say beforehand
-// why a dead group does not get its messages: what is left here was removed whatever is due.
+// why a dead group does not get its messages: what is left here was removed although it is due.
 func (g *GroupState) lose(start int64, c Cause) {
 	g.released.Trim(start, &g.acked)
 	if g.state != Cancelled {

@@ -100,31 +100,28 @@ func (p *Machine) pinned() int64 {
 	return low
 }
 
-// TrimLimit returns the position before which the log may be trimmed: below it, every
+// TrimLimits returns the position before which the log may be trimmed: below it, every
 // message is either older than c.Forced, or held by no group, owed to none and older than the cutoff
-// of its kind.
-func (p *Machine) TrimLimit(c Cutoffs) int64 {
-	limit := p.TrimLimitOfLiving(c)
-	for _, g := range p.groups {
-		if g.state == Dead {
-			limit = min(limit, g.owedFrom())
-		}
-	}
-	return max(limit, p.start, min(c.Forced, p.end))
-}
-
-// TrimLimitOfLiving is what TrimLimit would be if nothing were owed to dead groups.
-func (p *Machine) TrimLimitOfLiving(c Cutoffs) int64 {
+// of its kind. living is what it would be if nothing were owed to dead groups.
+func (p *Machine) TrimLimits(c Cutoffs) (limit, living int64) {
 	unrequired := SetOf(Run{From: p.start, To: p.end})
 	unrequired.Subtract(&p.settled)
 	for _, g := range p.groups {
 		unrequired.Subtract(&g.required)
 	}
-	limit := min(p.end, p.pinned(), p.kept(), unrequired.NextAbsent(max(p.start, c.Complete)))
+	living = min(p.end, p.pinned(), p.kept(), unrequired.NextAbsent(max(p.start, c.Complete)))
 	if first, ok := unrequired.Next(c.Unrequired); ok {
-		limit = min(limit, first)
+		living = min(living, first)
 	}
-	return max(p.start, limit, min(c.Forced, p.end))
+	least := max(p.start, min(c.Forced, p.end))
+	living = max(living, least)
+	limit = living
+	for _, g := range p.groups {
+		if g.state == Dead {
+			limit = min(limit, g.owedFrom())
+		}
+	}
+	return max(limit, least), living
 }
 
 // kept is the lowest position that a group which holds the log is owed or, if it reads in order of

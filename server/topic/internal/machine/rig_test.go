@@ -189,3 +189,14 @@ func seq(from, to int64) (list []int64) {
 	}
 	return list
 }
+
+// TrimLimit and TrimLimitOfLiving are the two of TrimLimits.
+func (p *Machine) TrimLimit(c Cutoffs) int64 {
+	limit, _ := p.TrimLimits(c)
+	return limit
+}
+
+func (p *Machine) TrimLimitOfLiving(c Cutoffs) int64 {
+	_, living := p.TrimLimits(c)
+	return living
+}

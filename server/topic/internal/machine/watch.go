@@ -9,8 +9,8 @@ func (g *GroupState) Counts() (processed, filtered, failed, inFlight int64) {
 }
 
 // Missing returns what the group is to receive and has not acknowledged; also what is
-// published from now on, if it is to receive that. A dead group is to receive nothing, whatever it
-// is owed.
+// published from now on, if it is to receive that. A dead group is to receive nothing; it may
+// be owed messages.
 func (g *GroupState) Missing() Set {
 	missing := g.required.Clone()
 	if g.state != Dead {

@@ -83,7 +83,9 @@ func (c *completion) all(l *serving.OpenTopic) error {
 			if err := c.release(l, sub.Group); err != nil {
 				return err
 			}
-			c.letGo(l, sub.Group)
+			if c.r.GetForce() {
+				c.letGo(l, sub.Group)
+			}
 		case c.r.GetForce():
 			if err := c.skip(l, sub.Group); err != nil {
 				return err
@@ -130,12 +132,9 @@ func (c *completion) release(l *serving.OpenTopic, group string) (err error) {
 	return nil
 }
 
-// letGo ends, with force, what a dead group is owed of what is old.
+// letGo ends what a dead group is owed of what is old.
 func (c *completion) letGo(l *serving.OpenTopic, group string) {
 	for n, p := range l.Parts {
-		if !c.r.GetForce() {
-			return
-		}
 		p.Do(func(m *machine.Machine) {
 			g := m.Group(group)
 			if g == nil {

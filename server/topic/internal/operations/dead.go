@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
@@ -59,12 +58,12 @@ func (j *Jobs) releaseExpired(ctx context.Context, l *serving.OpenTopic) (err er
 		return nil
 	}
 	keep, now := config.GetDeadRetention().AsDuration(), j.engine.Clock()
+	why := fmt.Sprintf("dead for longer than %s", keep)
 	for g, died := range deadGroups(l) {
 		if now.Sub(died) < keep {
 			continue
 		}
 		for n := range l.Parts {
-			why := fmt.Sprintf("dead for longer than %s", keep)
 			err = errors.Join(err, j.letGo(ctx, l, g, n, machine.NoEnd, machine.ByDeath, why))
 		}
 	}
@@ -128,21 +127,20 @@ func (j *Jobs) heldForDead(ctx context.Context, l *serving.OpenTopic) (parts []h
 		if err != nil {
 			return nil, false, err
 		}
-		p.Do(func(m *machine.Machine) { parts[n].from, parts[n].to = m.TrimLimit(cut), m.TrimLimitOfLiving(cut) })
-		parts[n].to = max(parts[n].from, parts[n].to)
+		parts[n].from, parts[n].to, _ = j.limit(p, cut)
 		some = some || parts[n].from < parts[n].to
 	}
 	return parts, some, nil
 }
 
 // excess returns how many bytes more are held for dead groups than may be, of total. A full topic, or
-// a full disk, refuses publishes: there they go first, whatever the bound is.
+// a full disk, refuses publishes: there they go first, also those within the bound.
 func (j *Jobs) excess(
 	ctx context.Context, l *serving.OpenTopic, parts []held,
 ) (excess, total int64, why string, err error) {
 	config := l.View().Config
 	bound := config.GetDeadRetentionBytes()
-	if disk, ok := j.engine.Log.(commitlog.Reclaimer); ok && disk.Short() {
+	if j.engine.DiskShort() {
 		return 1, 1, "the disk is nearly full", nil
 	}
 	if bound == 0 {

@@ -61,8 +61,7 @@ func (j *Jobs) reclaim(ctx context.Context) {
 // crowded reports whether publishes are refused because a topic, or the disk, is full: a trim does
 // not wait for its time then, because what is kept for dead groups goes first.
 func (j *Jobs) crowded() bool {
-	disk, ok := j.engine.Log.(commitlog.Reclaimer)
-	full := ok && disk.Short()
+	full := j.engine.DiskShort()
 	for _, l := range j.engine.Topics.All() {
 		full = l.TakeRefused() || full
 	}
@@ -348,7 +347,8 @@ func (j *Jobs) store(ctx context.Context, l *serving.OpenTopic, p *serving.Parti
 // nothing were owed to dead groups.
 func (j *Jobs) limit(p *serving.Partition, cut machine.Cutoffs) (limit, living, watermark int64) {
 	p.Do(func(m *machine.Machine) {
-		limit, living, watermark = m.TrimLimit(cut), m.TrimLimitOfLiving(cut), m.Watermark()
+		limit, living = m.TrimLimits(cut)
+		watermark = m.Watermark()
 	})
 	return limit, living, watermark
 }

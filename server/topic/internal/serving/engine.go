@@ -121,6 +121,12 @@ func (e *Engine) Reclaim(ctx context.Context) error {
 	return nil
 }
 
+// DiskShort reports whether the log is on a disk that is nearly full.
+func (e *Engine) DiskShort() bool {
+	disk, ok := e.Log.(commitlog.Reclaimer)
+	return ok && disk.Short()
+}
+
 const topicDeleted = "TOPIC_DELETED"
 
 // remove ends a topic that is being deleted, and before it that of its dead letters. It may be

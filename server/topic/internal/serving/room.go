@@ -64,7 +64,7 @@ func (p *Publisher) Admit(ctx context.Context, l *OpenTopic, appends []commitlog
 
 // full says why a publish of so many bytes has no room; nil if it has.
 func (p *Publisher) full(ctx context.Context, l *OpenTopic, n int64) (*refusal.Error, error) {
-	if disk, ok := p.engine.Log.(commitlog.Reclaimer); ok && disk.Short() {
+	if p.engine.DiskShort() {
 		return refusal.New(refusal.StorageLow, "the disk is nearly full, and what is left is for chats: nothing is stored; "+
 			"consume and delete topics, or free some of the disk"), nil
 	}
