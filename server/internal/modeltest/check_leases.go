@@ -12,15 +12,15 @@ func (a *audit) changed(from, to stamp) bool {
 	return slices.ContainsFunc(a.g.controls, func(c *control) bool { return c.meets(from, to) })
 }
 
-// released reports whether a member may have lost a message before another delivery: it answered, its
+// released reports whether a member may have lost a message before a later moment: it answered, its
 // session ended, the group changed, the server was killed, or the lease was over.
-func (a *audit) released(d *delivery, later *delivery) bool {
-	if d.endedBefore(later.at) || a.outage(d.from, later.at) || a.changed(d.from, later.at) {
+func (a *audit) released(d *delivery, later stamp) bool {
+	if d.endedBefore(later) || a.outage(d.from, later) || a.changed(d.from, later) {
 		return true
 	}
 	start := d.from.at
 	for _, s := range a.g.settled[d.place] {
-		if s.session != d.session || !d.from.before(s.call) || !s.call.before(later.at) {
+		if s.session != d.session || !d.from.before(s.call) || !s.call.before(later) {
 			continue
 		}
 		if s.kind != extend && s.outcome != refused {
@@ -30,7 +30,7 @@ func (a *audit) released(d *delivery, later *delivery) bool {
 			start = s.call.at
 		}
 	}
-	return !later.at.at.Before(start.Add(lease - early))
+	return !later.at.Before(start.Add(lease - early))
 }
 
 // overtaken reports whether a delivery may be older than one that was received before it. On a busy
@@ -52,7 +52,7 @@ func (a *audit) leases() {
 		slices.SortFunc(list, func(x, y *delivery) int { return cmp.Compare(x.at.seq, y.at.seq) })
 		for i, d := range list {
 			for _, later := range list[i+1:] {
-				if !a.released(d, later) && !a.overtaken(later, d) {
+				if !a.released(d, later.at) && !a.overtaken(later, d) {
 					a.find("two members: %v of %s, group %s, has another member %s after its delivery%s", at, a.t.name,
 						a.g.name, later.at.at.Sub(d.at.at), a.story(a.g, at))
 				}
@@ -67,7 +67,9 @@ func (a *audit) leases() {
 }
 
 // late holds that an acknowledgement that was answered as done came from the member that had the
-// message, or after it was acknowledged.
+// message, or after it was acknowledged. When the other member has lost it again, the server may have
+// given it back to the first: what that one says of the delivery that it has read counts for the one
+// that it has not.
 func (a *audit) late(at place, list []*delivery, s *settlement) {
 	var own, other *delivery
 	for _, d := range list {
@@ -79,7 +81,7 @@ func (a *audit) late(at place, list []*delivery, s *settlement) {
 			other = d
 		}
 	}
-	if other == nil || a.outage(own.from, s.ret) || a.changed(own.from, s.ret) {
+	if other == nil || a.outage(own.from, s.ret) || a.changed(own.from, s.ret) || a.released(other, s.ret) {
 		return
 	}
 	for _, x := range a.g.settled[at] {
@@ -252,7 +254,7 @@ func (a *audit) keys() {
 		slices.SortFunc(l.deliveries, func(x, y *delivery) int { return cmp.Compare(x.at.seq, y.at.seq) })
 		for i, d := range l.deliveries {
 			for j := i - 1; j >= 0 && d.at.at.Sub(l.deliveries[j].from.at) < lease; j-- {
-				if x := l.deliveries[j]; d.place != x.place && !a.released(x, d) && !a.overtaken(d, x) {
+				if x := l.deliveries[j]; d.place != x.place && !a.released(x, d.at) && !a.overtaken(d, x) {
 					a.find("key order: %s of %s has %v and %v of %s in hand", a.g.name, a.t.name, x.place, d.place, k)
 				}
 			}
