@@ -3,7 +3,7 @@
 //
 // It owns names and formats; the packages that do the work feed them through
 // values given to them, or are asked at scrape time. Nothing that users wrote,
-// and no token, is ever logged or made a label.
+// and no token, is ever logged or made a label; names of topics and of groups are.
 package telemetry
 
 import (
@@ -93,6 +93,50 @@ func (m *Metrics) Gauge(name, help string, read func() float64) {
 func (m *Metrics) GaugeOf(name, help, label, value string, read func() float64) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help,
 		ConstLabels: prometheus.Labels{label: value}}, read))
+}
+
+// Family is a metric with labels. A counter only grows, and a gauge does not.
+type Family struct {
+	Name, Help string
+	Counter    bool
+}
+
+// Families adds metrics whose labels have values that come and go. A scrape calls read, which calls
+// emit once for each set of values of the labels, with the values of all metrics in their order.
+func (m *Metrics) Families(labels []string, all []Family, read func(emit func(of []string, values ...float64))) {
+	f := &families{read: read}
+	for _, x := range all {
+		kind := prometheus.GaugeValue
+		if x.Counter {
+			kind = prometheus.CounterValue
+		}
+		f.kinds = append(f.kinds, kind)
+		f.descriptions = append(f.descriptions, prometheus.NewDesc(x.Name, x.Help, labels, nil))
+	}
+	m.registry.MustRegister(f)
+}
+
+// families is the collector of Families.
+type families struct {
+	descriptions []*prometheus.Desc
+	kinds        []prometheus.ValueType
+	read         func(emit func(of []string, values ...float64))
+}
+
+// Describe sends the descriptions of the metrics.
+func (f *families) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range f.descriptions {
+		to <- d
+	}
+}
+
+// Collect sends the values of the metrics.
+func (f *families) Collect(to chan<- prometheus.Metric) {
+	f.read(func(of []string, values ...float64) {
+		for i, v := range values {
+			to <- prometheus.MustNewConstMetric(f.descriptions[i], f.kinds[i], v, of...)
+		}
+	})
 }
 
 // Counters adds a counter with a label, which is 0 for each of some values, and returns what
@@ -231,10 +275,16 @@ const (
 	TopicSubsDead        = "parley_topics_subscriptions_dead"
 	TopicSubsCancelled   = "parley_topics_subscriptions_cancelled"
 	TopicSubs            = "parley_topics_subscriptions"
-	TopicOldest          = "parley_topics_oldest_pending_seconds"
 	TopicTracked         = "parley_topics_tracking_entries"
 	TopicOverdue         = "parley_topics_overdue_seconds"
-	TopicStalled         = "parley_topics_stalled_groups"
+	GroupLag             = "parley_topics_group_lag"
+	GroupOldest          = "parley_topics_group_oldest_seconds"
+	GroupStalled         = "parley_topics_group_stalled"
+	GroupDelivered       = "parley_topics_group_delivered_total"
+	GroupRedelivered     = "parley_topics_group_redelivered_total"
+	GroupAcknowledged    = "parley_topics_group_acknowledged_total"
+	GroupExpired         = "parley_topics_group_expired_total"
+	GroupDeadLettered    = "parley_topics_group_dead_lettered_total"
 	TopicLeasesOverdue   = "parley_topics_leases_overdue_total"
 	TopicOrphans         = "parley_topics_orphaned_cursors_total"
 	TopicDetectionFailed = "parley_topics_detection_failed_total"

@@ -44,10 +44,8 @@ func lettersWithoutMember(t *testing.T, config *topicv1.SubscriptionConfig, paus
 		on, unread := &atomic.Bool{}, &atomic.Bool{}
 		x.wrap = func(s store.Store) store.Store { return noCursorReads{noGraveyard{s, on, ""}, unread} }
 		x.restart()
-		x.groups("other", "g")
 		x.groups("t")
 		x.subscribe("t", "g", config)
-		x.publish("other", 0, 1)
 		x.publish("t", 0, 3)
 		on.Store(true)
 		s := x.attach("t", "g", "m")
@@ -74,9 +72,6 @@ func lettersWithoutMember(t *testing.T, config *topicv1.SubscriptionConfig, paus
 		}
 		if d := x.subscription("t", "g").GetPartitions()[0]; d.GetPending() != 1 {
 			t.Error("what has a letter is not acknowledged: ", d)
-		}
-		if x.engine.Topics.Opened(x.engine.Catalog.Topic("other").Number) != nil {
-			t.Error("a topic without letters was opened")
 		}
 	})
 }

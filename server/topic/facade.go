@@ -19,6 +19,10 @@ type (
 	Counters = serving.Counters
 	// Sessions are the places of sessions that the services of a process share.
 	Sessions = serving.Places
+	// GroupMetrics are the metrics of the groups of a process.
+	GroupMetrics = serving.GroupMetrics
+	// GroupValues are metrics of a group, or of several.
+	GroupValues = serving.GroupValues
 	// Gauges are what a look at all topics found, for metrics.
 	Gauges = serving.Gauges
 	// BackfillCounters count what backfills did since the start, for metrics.
@@ -46,6 +50,10 @@ var (
 )
 
 const (
+	// ShownGroups is how many groups of a process have metrics of their own.
+	ShownGroups = serving.ShownGroups
+	// AllGroups stands for the groups that have no metrics of their own.
+	AllGroups = serving.AllGroups
 	// MaxPartitions is how many partitions a topic has at most.
 	MaxPartitions = storage.MaxPartitions
 	// Broken ends a session whose connection has ended.
@@ -62,6 +70,9 @@ func SessionSlot(session string) (int, bool) { return storage.SessionSlot(sessio
 
 // NewSessions makes the places of the sessions of a process.
 func NewSessions() *Sessions { return serving.NewSessions() }
+
+// NewGroupMetrics makes the metrics of the groups of a process.
+func NewGroupMetrics() *GroupMetrics { return serving.NewGroupMetrics() }
 
 // Installation returns the id of the installation that a store belongs to. The first call
 // makes it.

@@ -330,3 +330,13 @@ func refusedAs(t testing.TB, err error, r refusal.Reason) {
 }
 
 func seconds(n int) *durationpb.Duration { return durationpb.New(time.Duration(n) * time.Second) }
+
+// metric returns what the metrics show of a group; the zero value if they do not show it.
+func (x *fixture) metric(topic, group string) GroupValues {
+	for _, v := range x.engine.Groups.Values(x.cfg.Clock()) {
+		if v.Topic == topic && v.Group == group {
+			return v
+		}
+	}
+	return GroupValues{}
+}

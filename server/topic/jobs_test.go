@@ -258,7 +258,7 @@ func TestSurvey(t *testing.T) {
 		if g.Active.Load() != 1 || g.Paused.Load() != 1 || g.Dead.Load() != 1 || g.Cancelled.Load() != 1 {
 			t.Error(g.Active.Load(), g.Paused.Load(), g.Dead.Load(), g.Cancelled.Load())
 		}
-		if d := time.Duration(g.Oldest.Load()); d < 105*time.Second || d > 2*time.Minute {
+		if d := x.metric("t", "a").Oldest; d < 105*time.Second || d > 2*time.Minute {
 			t.Errorf("the oldest is %s old", d)
 		}
 		if g.Tracked.Load() < 3 {

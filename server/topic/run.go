@@ -51,6 +51,7 @@ func (s *Service) Run(ctx context.Context) error {
 	others.Wait()
 	stop() // the last positions are stored once nobody changes them
 	flusher.Wait()
+	s.engine.ForgetGroups()
 	if cause := context.Cause(ctx); errors.Is(cause, storage.ErrFenced) {
 		return cause
 	}

@@ -44,8 +44,8 @@ type Config struct {
 	// MaxBytes is how many bytes the messages of a topic may take that has no max_bytes, and the most
 	// that others than operators may set; 0: unlimited.
 	MaxBytes int64
-	// Counters, if given, are shared with other services of the process.
-	Counters *serving.Counters
+	// Groups, if given, are shared with other services of the process.
+	Groups *serving.GroupMetrics
 	// Sessions, if given, are shared with other services of the process.
 	Sessions *serving.Places
 }
@@ -81,8 +81,8 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		return nil, err
 	}
 	cfg.Store = c.Store()
-	if cfg.Counters == nil {
-		cfg.Counters = &serving.Counters{}
+	if cfg.Groups == nil {
+		cfg.Groups = serving.NewGroupMetrics()
 	}
 	if cfg.Sessions == nil {
 		cfg.Sessions = serving.NewSessions()
@@ -90,7 +90,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	s := &Service{cfg: cfg, sessions: map[string]*Session{}, engine: serving.New(serving.Config{
 		Catalog: c, Log: cfg.Log, Events: cfg.Events, Clock: cfg.Clock, Logger: cfg.Logger, Resident: cfg.Resident,
 		MaxBytes: cfg.MaxBytes,
-		Counters: cfg.Counters,
+		Counters: &serving.Counters{}, Groups: cfg.Groups,
 	})}
 	s.jobs = operations.NewJobs(operations.JobsConfig{
 		Engine: s.engine, Audit: cfg.Audit, Schedule: cfg.Jobs, EndSilent: s.endSilent,

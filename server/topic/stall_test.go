@@ -33,7 +33,7 @@ func TestStalledGroupIsSeen(t *testing.T) {
 			if strings.Contains(problems, "STALLED") != (n == 1) || !strings.Contains(problems, want) {
 				t.Errorf("%s: problems %q", what, problems)
 			}
-			testkit.Equal(t, what+": stalled groups", x.Counters().Gauges.Stalled.Load(), int64(n))
+			testkit.Equal(t, what+": stalled groups", x.metric("t", "g").Stalled, int64(n))
 			shown, told := x.subscription("t", "g").GetStalls(), s.Stalls()
 			testkit.Equal(t, what+": stalls of the subscription", len(shown), n)
 			testkit.Equal(t, what+": stalls that a poll is told", len(told), n)

@@ -15,6 +15,9 @@ func extremes(r rule, wait time.Duration) []scenario {
 	if second := r.labels[1]; second != "job" { // which every series has
 		label, labels = "/data/x", []string{fmt.Sprintf(`%s="/data/x"`, second)}
 	}
+	if first := r.labels[0]; first != "instance" { // which every series has
+		labels = append(labels, fmt.Sprintf(`%s="a:8080"`, first))
+	}
 	beyond := r.above + 1
 	if r.kind == "min" {
 		beyond = r.above - 1

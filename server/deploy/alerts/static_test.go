@@ -145,11 +145,12 @@ func TestAlertsOnTopics(t *testing.T) {
 		"topic_trim_backlog": {telemetry.TopicTrimBacklog, 1_000_000}, "topic_trim_behind": {telemetry.TopicTrimBehind, 3},
 		"topic_detection_failed": {telemetry.TopicDetectionFailed, 0}, "topic_job_slow": {telemetry.TopicJobTime, 10},
 		"topic_overdue": {telemetry.TopicOverdue, 60}, "topic_full": {telemetry.TopicPublishesFull, 0},
-		"topic_leases_overdue": {telemetry.TopicLeasesOverdue, 0}, "topic_stalled": {telemetry.TopicStalled, 0},
-		"topic_completion_lag": {telemetry.TopicOldest, 60}, "topic_tracking_entries": {telemetry.TopicTracked, 1e9},
+		"topic_leases_overdue": {telemetry.TopicLeasesOverdue, 0}, "topic_stalled": {telemetry.GroupStalled, 0},
+		"topic_completion_lag": {telemetry.GroupOldest, 60}, "topic_tracking_entries": {telemetry.TopicTracked, 1e9},
 		"memory_used": {telemetry.MemoryUsed, 80}, "topic_zero_subscriptions": {telemetry.TopicUnsubscribed, 0},
 		"topic_backfill_failed": {telemetry.BackfillsFailed, 0}, "topic_log_refused": {telemetry.TopicLogRefused, 10},
 		"topic_log_removals_failed": {telemetry.TopicLogRemovals, 0}, "topic_released": {telemetry.TopicLedger, 0},
+		"topic_dead_letters": {telemetry.TopicDeadLetters, 0},
 	} {
 		if r := named(t, name); r.metric != want.metric || r.above != want.above {
 			t.Errorf("%s: %s", name, r.Expr)

@@ -23,12 +23,18 @@ type dashboard struct {
 // Panels show metrics that there are, each in a place of its own and in a unit, and
 // point to runbooks that there are.
 func TestDashboard(t *testing.T) {
-	b, err := os.ReadFile("parley.json")
+	for file, panels := range map[string]int{"parley.json": 15, "topics.json": 8} {
+		t.Run(file, func(t *testing.T) { check(t, file, panels) })
+	}
+}
+
+func check(t *testing.T, file string, panels int) {
+	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var d dashboard
-	if err := json.Unmarshal(b, &d); err != nil || d.UID == "" || len(d.Panels) < 15 {
+	if err := json.Unmarshal(b, &d); err != nil || d.UID == "" || len(d.Panels) < panels {
 		t.Fatal(len(d.Panels), err)
 	}
 	var names strings.Builder

@@ -1,6 +1,7 @@
 package topicrpc
 
 import (
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,7 @@ func (p *Module) measure() {
 	p.measureLedger()
 	p.measureBackfills()
 	p.measureSubscriptions()
+	p.measureGroups()
 	p.measureJobs()
 }
 
@@ -135,12 +137,32 @@ func (p *Module) measureSubscriptions() {
 	gauge(telemetry.TopicSubs, "Subscriptions.", active, paused, dead, cancelled)
 	gauge(telemetry.TopicTracked, "Runs of positions, and retries, that are kept of the topics in use.",
 		func(g *topic.Gauges) *atomic.Int64 { return &g.Tracked })
-	gauge(telemetry.TopicStalled, "Groups that get nothing in a partition although a member waits, for longer than a lease.",
-		func(g *topic.Gauges) *atomic.Int64 { return &g.Stalled })
-	p.most(telemetry.TopicOldest, "Age of the oldest message that an active group has not acknowledged.",
-		func(s *topic.Service) float64 { return time.Duration(s.Counters().Gauges.Oldest.Load()).Seconds() })
 	p.most(telemetry.TopicOverdue, "Time since the oldest end of a lease, or due retry, that was not acted on.",
 		func(s *topic.Service) float64 { return time.Duration(s.Counters().Gauges.Overdue.Load()).Seconds() })
+}
+
+// measureGroups connects the metrics of groups.
+func (p *Module) measureGroups() {
+	others := " The groups beyond the first " + strconv.Itoa(topic.ShownGroups) + " are one, with the names " + topic.AllGroups + "."
+	gauge := func(name, help string) telemetry.Family { return telemetry.Family{Name: name, Help: help + others} }
+	counter := func(name, help string) telemetry.Family {
+		return telemetry.Family{Name: name, Help: help + others, Counter: true}
+	}
+	p.cfg.Metrics.Families([]string{"topic", "group"}, []telemetry.Family{
+		gauge(telemetry.GroupLag, "Messages that the group is to acknowledge."),
+		gauge(telemetry.GroupOldest, "Age of the oldest message that the active group is to acknowledge."),
+		gauge(telemetry.GroupStalled, "1 if the group gets nothing in a partition although a member waits, for longer than a lease."),
+		counter(telemetry.GroupDelivered, "Deliveries to members of the group."),
+		counter(telemetry.GroupRedelivered, "Deliveries to members of the group of messages that had failed before."),
+		counter(telemetry.GroupAcknowledged, "Messages that members of the group acknowledged."),
+		counter(telemetry.GroupExpired, "Deliveries to members of the group whose lease ended."),
+		counter(telemetry.GroupDeadLettered, "Messages that the group gave up, and that went to the topic of dead letters."),
+	}, func(emit func(of []string, values ...float64)) {
+		for _, v := range p.groups.Values(p.cfg.Clock()) {
+			emit([]string{v.Topic, v.Group}, float64(v.Lag), v.Oldest.Seconds(), float64(v.Stalled), float64(v.Delivered),
+				float64(v.Redelivered), float64(v.Acknowledged), float64(v.Expired), float64(v.DeadLettered))
+		}
+	})
 }
 
 // measureJobs connects what jobs did.

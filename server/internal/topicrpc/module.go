@@ -68,12 +68,14 @@ type Module struct {
 	events       *topiclog.Log
 	sums         *sums
 	sessions     *topic.Sessions     // of all slots
+	groups       *topic.GroupMetrics // of all slots
 	logs         topicstore.Counters // of an installation of many servers
 }
 
 // NewModule makes a Module, and takes the topics over where the mode has them.
 func NewModule(ctx context.Context, cfg ModuleConfig) (_ *Module, err error) {
-	p := &Module{cfg: cfg, streams: NewStreams(cfg.Revoked), sums: newSums(), sessions: topic.NewSessions()}
+	p := &Module{cfg: cfg, streams: NewStreams(cfg.Revoked), sums: newSums(), sessions: topic.NewSessions(),
+		groups: topic.NewGroupMetrics()}
 	b := cfg.Backend
 	if b.Logs == nil && b.KafkaAddr() == "" {
 		return p, nil
@@ -93,6 +95,7 @@ func NewModule(ctx context.Context, cfg ModuleConfig) (_ *Module, err error) {
 	p.service, err = topic.New(ctx, topic.Config{
 		Store: b.Store, Log: b.Logs, Logger: cfg.Logger, Clock: cfg.Clock,
 		Resident: topic.ResidentBytes(memory.Total()), Jobs: cfg.Jobs, Events: p.events,
+		Groups: p.groups,
 		MaxBytes: cmp.Or(cfg.MaxBytes, topic.DefaultMaxBytes), Audit: p.audit(audit.New(b.Store, cfg.Clock)),
 	})
 	if err != nil {

@@ -23,8 +23,8 @@ func TestSums(t *testing.T) {
 	s := newSums()
 	published := s.counter(func(of *topic.Service) float64 { return float64(of.Counters().Published.Load()) })
 	near := s.gauge(func(of *topic.Service) float64 { return float64(of.Counters().NearTimeout.Load()) })
-	oldest := s.most(func(of *topic.Service) float64 { return float64(of.Counters().Gauges.Oldest.Load()) })
-	show := func() string { return fmt.Sprint(published(), near(), oldest()) }
+	overdue := s.most(func(of *topic.Service) float64 { return float64(of.Counters().Gauges.Overdue.Load()) })
+	show := func() string { return fmt.Sprint(published(), near(), overdue()) }
 	testkit.Equal(t, "without slots", show(), "0 0 0")
 	operator := topic.Caller{Principal: "ada", Operator: true}
 	var services []*topic.Service
@@ -49,7 +49,7 @@ func TestSums(t *testing.T) {
 			testkit.Must(t, err)
 		}
 		of.Counters().NearTimeout.Store(int64(10 * (n + 1)))
-		of.Counters().Gauges.Oldest.Store(int64(100 * (n + 1)))
+		of.Counters().Gauges.Overdue.Store(int64(100 * (n + 1)))
 	}
 	testkit.Equal(t, "two slots", show(), "3 30 200")
 	s.end(services[1])

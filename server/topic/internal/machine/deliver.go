@@ -19,7 +19,8 @@ type delivery struct {
 	limit         int
 	simple        bool // every member takes every message
 	ready         *Set
-	late          bool // ready is what a backfill has
+	late          bool  // ready is what a backfill has
+	again         int64 // deliveries of messages that had failed before
 	dst           []Piece
 }
 
@@ -44,6 +45,11 @@ func (g *GroupState) Next(now time.Time, limit int, dst []Piece) ([]Piece, Wait)
 		return dst, Wait{Reason: Full}
 	}
 	d := delivery{GroupState: g, now: now.UnixNano(), limit: limit, ready: &g.ready, dst: dst}
+	before := g.handed
+	defer func() {
+		g.counts.Delivered.Add(g.handed - before)
+		g.counts.Redelivered.Add(d.again)
+	}()
 	d.deadline = g.leaseEnd(d.now)
 	d.simple = g.filter == nil && !g.config.KeyOrder && !g.config.Hash &&
 		!slices.ContainsFunc(g.members, func(m *Member) bool { return m.filter != nil })
@@ -324,6 +330,9 @@ func (d *delivery) hand(m *Member, batch *commitlog.Batch, i, j, attempt int) {
 	})
 	m.inFlight += int64(j - i)
 	d.handed += int64(j - i)
+	if attempt > 1 {
+		d.again += int64(j - i)
+	}
 	d.limit -= j - i
 	if n := len(d.dst); n > 0 {
 		last := &d.dst[n-1]

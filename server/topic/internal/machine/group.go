@@ -55,6 +55,7 @@ type GroupState struct {
 
 	processed, filtered, failed int64
 	handed                      int64 // deliveries, since the process began
+	counts                      *Counts
 	moves                       int64 // by SeekTo
 }
 

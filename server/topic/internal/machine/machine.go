@@ -234,7 +234,7 @@ func (p *Machine) Subscribe(c Config, b Begin) (g *GroupState, start int64, gap 
 func (p *Machine) add(c Config, s State) *GroupState {
 	g := &GroupState{
 		p: p, state: s, start: p.start, fails: newFailureTable(),
-		keys: newKeyTable(), address: commitlog.AddressOf(c.Name),
+		keys: newKeyTable(), address: commitlog.AddressOf(c.Name), counts: &Counts{},
 	}
 	g.setConfig(c)
 	i, _ := p.find(c.Name)

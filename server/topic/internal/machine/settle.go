@@ -74,7 +74,9 @@ func (m *Member) Ack(s Positions, dst []Refusal) (done int64, refused []Refusal)
 		m.g.cut(i, from, to)
 		m.g.done(from, to)
 	})
-	return m.g.processed - before, refused
+	done = m.g.processed - before
+	m.g.counts.Acknowledged.Add(done)
+	return done, refused
 }
 
 // done acknowledges messages that are open, and neither ready nor leased.
@@ -230,6 +232,7 @@ func (g *GroupState) TakeUndeliverable(dst []Undeliverable) []Undeliverable {
 // MarkDeadLettered acknowledges a letter once it is stored.
 func (g *GroupState) MarkDeadLettered(position int64) {
 	if g.fails.MarkDeadLettered(position) {
+		g.counts.DeadLettered.Add(1)
 		g.ready.Remove(position, position+1) // in order of key, if Next has not come to it
 		g.done(position, position+1)
 	}

@@ -1,5 +1,7 @@
 package machine
 
+import "time"
+
 // Counts returns what Stats counts of what was done and is under way. It costs O(members).
 func (g *GroupState) Counts() (processed, filtered, failed, inFlight int64) {
 	for _, m := range g.members {
@@ -30,6 +32,15 @@ func (g *GroupState) Readable() Set {
 // Oldest returns the lowest position that the group is to receive and has not acknowledged;
 // the end if there is none.
 func (g *GroupState) Oldest() int64 { return min(g.pin(), g.p.end) }
+
+// OldestTime returns when the message of Oldest was stored; zero if there is none, or it is not in
+// memory.
+func (g *GroupState) OldestTime() (at time.Time) {
+	if batch, residence := g.p.source.At(g.Oldest()); g.Oldest() < g.p.end && residence == Resident {
+		at = time.UnixMilli(batch.Time)
+	}
+	return at
+}
 
 // Tracked is how many runs of positions, and failures, the machine keeps.
 func (p *Machine) Tracked() int64 {

@@ -33,7 +33,7 @@ type Jobs struct {
 	tasks            [kinds]*task
 	clockGuard       *clockGuard
 	backlog          int64 // after the last trim
-	seen             map[*serving.Partition]pending
+	seen             map[place]time.Time
 	ages             ages
 	sizes            sizes // of Trim
 	// unstored says that positions of groups could not be stored in this run of Trim: a full disk may
@@ -50,7 +50,7 @@ func NewJobs(c JobsConfig) *Jobs {
 	j := &Jobs{
 		cfg: c, engine: c.Engine, detector: storage.NewDetector(),
 		wake: make(chan struct{}, 1), written: make(chan struct{}, 1),
-		clockGuard: newClockGuard(c.Engine.Clock), seen: map[*serving.Partition]pending{},
+		clockGuard: newClockGuard(c.Engine.Clock), seen: map[place]time.Time{},
 		ages: ages{firsts: map[commitlog.Partition]first{}}, sizes: sizes{of: map[commitlog.Partition]*sized{}},
 	}
 	j.every.Store(int64(j.schedule().Detection))

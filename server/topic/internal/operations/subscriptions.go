@@ -139,8 +139,7 @@ func (j *Jobs) takeOut(
 			}
 		}
 		if g := l.Group(sub.Group); g != nil {
-			l.Remove(sub.Group)
-			g.Close(serving.GoneReason)
+			j.engine.EndGroup(l, g)
 		}
 		for _, p := range l.Parts {
 			if err := p.Forget(sub.Group); err != nil {

@@ -32,73 +32,122 @@ func (j *Jobs) runSurvey(ctx context.Context) {
 	}
 }
 
-// pending is the oldest message that an active group has to do in a partition.
-type pending struct {
-	position int64
-	at       time.Time
-}
+// surveyOpens is how many topics a survey opens, and surveyReads how many batches it reads, at most.
+const surveyOpens, surveyReads = 20, 500
 
-// survey counts subscriptions, looks for the oldest message that waits, and for what is
-// kept in memory.
+// survey counts subscriptions, looks how far groups are behind, and for what is kept in memory.
 func (j *Jobs) survey(ctx context.Context) {
 	states := map[storage.State]int64{}
+	opens := surveyOpens
 	for _, t := range j.topics() {
 		reading := t.Reading()
 		t.Each(func(s storage.State) { states[s]++ })
 		reading.End()
+		if opens > 0 && j.unseen(t) {
+			opens--
+			if l, err := j.engine.Topics.Open(ctx, t); err == nil { // what keeps it from that is said when it is used
+				l.Release()
+			}
+		}
 	}
 	g := &j.engine.Counters.Gauges
 	g.Active.Store(states[storage.Active])
 	g.Paused.Store(states[storage.Paused])
 	g.Dead.Store(states[storage.Dead])
 	g.Cancelled.Store(states[storage.Cancelled])
-	seen := map[*serving.Partition]pending{}
 	var tracked int64
 	var overdue time.Duration
+	o := oldest{jobs: j, seen: map[place]time.Time{}, reads: surveyReads}
 	j.each(func(l *serving.OpenTopic) {
 		for _, p := range l.Parts {
 			p.Do(func(m *machine.Machine) { tracked += m.Tracked() })
 			overdue = max(overdue, p.Overdue(""))
-			if oldest, ok := j.oldest(ctx, l, p); ok {
-				seen[p] = oldest
-			}
+		}
+		for _, group := range l.Groups() {
+			o.observe(ctx, l, group)
 		}
 	})
-	j.seen = seen
+	j.seen = o.seen
 	g.Tracked.Store(tracked)
 	g.Overdue.Store(int64(overdue))
-	var most time.Duration
-	now := j.engine.Clock()
-	for _, x := range seen {
-		most = max(most, now.Sub(x.at))
-	}
-	g.Oldest.Store(int64(most))
 }
 
-// oldest returns the oldest message that an active group has to do in a partition. The log
-// is read if it is not the one of the last time.
-func (j *Jobs) oldest(ctx context.Context, l *serving.OpenTopic, p *serving.Partition) (pending, bool) {
-	var position, end int64
-	p.Do(func(m *machine.Machine) {
-		_, end = m.Bounds()
-		position = end
-		for _, g := range m.Groups() {
-			if g.State() == machine.Active {
-				position = min(position, g.Oldest())
+// unseen reports whether a topic has a group that receives, and that has no metrics because the topic
+// was not in use since the process began.
+func (j *Jobs) unseen(t *storage.Topic) bool {
+	for _, sub := range t.Subscriptions() {
+		if storage.Receives(sub.State) && !j.engine.Groups.Knows(t.Name, sub.Group) {
+			return true
+		}
+	}
+	return false
+}
+
+// place is a position of a partition.
+type place struct {
+	*serving.Partition
+	position int64
+}
+
+// oldest looks when the oldest messages were stored that groups have to do. A batch that is not in
+// memory is read once.
+type oldest struct {
+	jobs  *Jobs
+	seen  map[place]time.Time
+	reads int // that are left
+}
+
+// observe looks how far a group is behind. If that takes more reads than are left, its metrics stay
+// as they are until the next survey, which looks at the groups in another order.
+func (o *oldest) observe(ctx context.Context, l *serving.OpenTopic, g *serving.Group) {
+	var lag int64
+	var first time.Time
+	for _, p := range l.Parts {
+		at, position, active := time.Time{}, int64(0), false
+		p.Do(func(m *machine.Machine) {
+			if h := m.Group(g.Name()); h != nil {
+				_, end := m.Bounds()
+				missing := h.Missing()
+				lag += missing.Count(0, end)
+				position, at = h.Oldest(), h.OldestTime()
+				active = h.State() == machine.Active && position < end
+			}
+		})
+		if !active {
+			continue
+		}
+		if at.IsZero() {
+			known := false
+			if at, known = o.stored(ctx, l, place{p, position}); !known {
+				return
 			}
 		}
-	})
-	if position >= end {
-		return pending{}, false
+		if first.IsZero() || !at.IsZero() && at.Before(first) {
+			first = at
+		}
 	}
-	if x, known := j.seen[p]; known && x.position == position {
-		return x, true
+	g.Metric.Observe(lag, first, g.Members() > 0)
+}
+
+// stored returns when a message was stored, zero if the log does not say; false if no read is left.
+func (o *oldest) stored(ctx context.Context, l *serving.OpenTopic, at place) (time.Time, bool) {
+	when, known := o.seen[at]
+	if !known {
+		when, known = o.jobs.seen[at]
 	}
-	batches, err := j.engine.Sources.Reader(l.Topic).Read(ctx, p.Address, position, 1)
-	if err != nil || len(batches) == 0 { // it has been trimmed meanwhile, or cannot be read, which others say
-		return pending{}, false
+	if !known {
+		if o.reads == 0 {
+			return when, false
+		}
+		o.reads--
+		batches, err := o.jobs.engine.Sources.Reader(l.Topic).Read(ctx, at.Address, at.position, 1)
+		if err != nil || len(batches) == 0 { // it has been trimmed meanwhile, or cannot be read, which others say
+			return when, true
+		}
+		when = time.UnixMilli(batches[0].Time)
 	}
-	return pending{position, time.UnixMilli(batches[0].Time)}, true
+	o.seen[at] = when
+	return when, true
 }
 
 // rate measures a counter, over about the last minute.

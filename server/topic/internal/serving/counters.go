@@ -38,11 +38,8 @@ type Counters struct {
 // Gauges are what a look at all topics found, for metrics.
 type Gauges struct {
 	Active, Paused, Dead, Cancelled atomic.Int64 // subscriptions
-	// Oldest is the age of the oldest message that an active group has to do, a time.Duration.
-	Oldest atomic.Int64
 	// Overdue is for how long a lease has been over, or a retry due, at most, without being
 	// acted on, a time.Duration.
 	Overdue atomic.Int64
-	Stalled atomic.Int64 // groups that get nothing in a partition, see machine.Stall
 	Tracked atomic.Int64 // runs and retries that are kept of the topics in use
 }

@@ -24,6 +24,7 @@ type Config struct {
 	Resident int64
 	MaxBytes int64 // of the messages of a topic that has no other bound; 0: unlimited
 	Counters *Counters
+	Groups   *GroupMetrics
 }
 
 // Observer is notified by an Engine. Its methods do not wait.
@@ -41,6 +42,7 @@ type Engine struct {
 	Log      commitlog.Log
 	Logger   *slog.Logger
 	Counters *Counters
+	Groups   *GroupMetrics // shared with other Engines of the process
 	// Clock is that of heartbeats, Steady that of leases and retries: it does not jump when
 	// the clock is set.
 	Clock, Steady func() time.Time
@@ -65,6 +67,7 @@ func New(c Config) *Engine {
 	start, begin := c.Clock(), time.Now()
 	e := &Engine{
 		Catalog: c.Catalog, Store: c.Catalog.Store(), Log: c.Log, Logger: c.Logger, Counters: c.Counters, Clock: c.Clock,
+		Groups:   c.Groups,
 		Steady:   func() time.Time { return start.Add(time.Since(begin)) },
 		Began:    start,
 		MaxBytes: c.MaxBytes,
@@ -138,11 +141,22 @@ func (e *Engine) remove(ctx context.Context, t *storage.Topic) error {
 		}
 	}
 	e.Topics.End(t.Number, topicDeleted)
+	e.Groups.forget(e, t.Name, "")
 	if err := e.Log.Delete(ctx, t.Number); err != nil {
 		return err
 	}
 	return e.Catalog.Remove(ctx, t)
 }
+
+// EndGroup ends a group of a topic in use: its sessions, and its metrics.
+func (e *Engine) EndGroup(l *OpenTopic, g *Group) {
+	l.Remove(g.Name())
+	g.Close(GoneReason)
+	e.Groups.forget(e, l.Name, g.Name())
+}
+
+// ForgetGroups ends the metrics of all groups, when the process does not have their topics any more.
+func (e *Engine) ForgetGroups() { e.Groups.forget(e, "", "") }
 
 // removeDeadLetters ends a topic of dead letters, within the change of the topic they are of.
 func (e *Engine) removeDeadLetters(ctx context.Context, d *storage.Topic) error {

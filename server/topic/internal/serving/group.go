@@ -40,6 +40,7 @@ type Group struct {
 	Generation int64
 	Heartbeats Heartbeats
 	Meter      Meter
+	Metric     *GroupMetric
 
 	cfg   GroupConfig
 	parts []part

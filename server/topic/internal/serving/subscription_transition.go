@@ -94,8 +94,7 @@ func (m *SubscriptionManager) apply(
 	})
 	switch to {
 	case storage.Cancelled:
-		l.Remove(name)
-		g.Close(GoneReason)
+		m.engine.EndGroup(l, g)
 	default:
 		g.SetState(to)
 	}

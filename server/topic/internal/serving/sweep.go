@@ -30,15 +30,11 @@ func (s *Sweep) once() {
 	if before.IsZero() {
 		return
 	}
-	stalled := int64(0)
 	for _, l := range s.engine.Topics.All() {
 		for _, g := range l.Busy() {
-			if s.group(g, before) {
-				stalled++
-			}
+			g.Metric.stalled.Store(s.group(g, before))
 		}
 	}
-	s.engine.Counters.Gauges.Stalled.Store(stalled)
 }
 
 // group looks at a group, and reports whether it is stalled in a partition.

@@ -170,7 +170,14 @@ func (s *TopicCache) Register(l *OpenTopic, sub *storage.Subscription) {
 			s.engine.Logger.Warn("messages cannot be read, trying again", "topic", t.Name, "group", sub.Group, "error", err)
 		},
 	}, sub.State)
-	g.Generation = sub.Row.Generation
+	g.Generation, g.Metric = sub.Row.Generation, s.engine.Groups.of(s.engine, t.Name, sub.Group)
+	for _, p := range l.Parts {
+		p.Do(func(m *machine.Machine) {
+			if h := m.Group(sub.Group); h != nil {
+				h.CountIn(&g.Metric.Counts)
+			}
+		})
+	}
 	g.Heartbeats.Init(sub, s.engine.Clock())
 	l.Add(g)
 	s.engine.Observer.GroupActive()
