@@ -207,9 +207,10 @@ const (
 	Preset_PRESET_EPHEMERAL Preset = 4
 	// A queue; it never blocks writes.
 	Preset_PRESET_QUEUE Preset = 5
-	// More than 1,000 messages a second: heartbeats each 30 s, dead after 120 s, watermark.
+	// More than 1,000 messages a second: heartbeats each 30 s, dead after 120 s, watermark, 8
+	// partitions for a new topic. Consumers choose how many messages they take at a time.
 	Preset_PRESET_HIGH_SCALE Preset = 6
-	// Few messages: heartbeats each 60 s, dead after 300 s.
+	// Few messages: heartbeats each 60 s, dead after 300 s, 1 partition for a new topic.
 	Preset_PRESET_LOW_RATE Preset = 7
 )
 

@@ -184,13 +184,15 @@ func measure(now time.Time, l *serving.OpenTopic, g *serving.Group) {
 		return
 	}
 	var processed, answers, inFlight int64
+	var lease time.Duration
 	for _, p := range l.Parts {
 		p.Do(func(m *machine.Machine) {
 			if h := m.Group(g.Name()); h != nil {
 				done, filtered, failed, away := h.Counts()
+				lease = h.Config().Lease
 				processed, answers, inFlight = processed+done, answers+done-filtered+failed, inFlight+away
 			}
 		})
 	}
-	g.Meter.Sample(now, processed, answers, inFlight)
+	g.Meter.Sample(now, processed, answers, inFlight, g.Metric.Expired.Load(), lease)
 }

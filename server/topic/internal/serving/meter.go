@@ -13,6 +13,7 @@ type Meter struct {
 	mu                 sync.Mutex
 	at                 time.Time // of the last look
 	processed, answers int64     // at it
+	expired            int64     // at it
 	weight             float64   // of all looks, below 1 in the beginning
 	rate, speed, away  float64   // averages, times weight: processed and answered a second; under way
 }
@@ -20,16 +21,19 @@ type Meter struct {
 // meterMemory is how long a Meter remembers, about.
 const meterMemory = time.Minute
 
-// Sample is called now and then with what a group has done since it began, how many
-// deliveries were answered, and how many messages its members have.
-func (m *Meter) Sample(now time.Time, processed, answers, inFlight int64) {
+// Sample is called now and then with what a group has done since it began, how many deliveries were
+// answered, how many messages its members have, and how many leases have ended since the process
+// began. A message whose lease ends was not worked on, so the time that it was under way is taken
+// off again.
+func (m *Meter) Sample(now time.Time, processed, answers, inFlight, expired int64, lease time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	took := now.Sub(m.at).Seconds()
 	if !m.at.IsZero() && took > 0 && processed >= m.processed {
-		m.add(took, float64(processed-m.processed)/took, float64(answers-m.answers)/took, float64(inFlight))
+		idle := float64(expired-m.expired) * lease.Seconds() / took
+		m.add(took, float64(processed-m.processed)/took, float64(answers-m.answers)/took, float64(inFlight)-idle)
 	}
-	m.at, m.processed, m.answers = now, processed, answers
+	m.at, m.processed, m.answers, m.expired = now, processed, answers, expired
 }
 
 // Rest is Sample for a group without members, which has done nothing since the last one.
@@ -62,7 +66,7 @@ func (m *Meter) Speed() (perSecond float64, processing time.Duration) {
 		return 0, 0
 	}
 	if m.speed > least {
-		processing = time.Duration(m.away / m.speed * float64(time.Second))
+		processing = time.Duration(max(0, m.away) / m.speed * float64(time.Second))
 	}
 	if perSecond = m.rate / m.weight; perSecond < least {
 		perSecond = 0

@@ -16,7 +16,7 @@ func TestMeter(t *testing.T) {
 	var done int64
 	run := func(seconds, perSecond, away int) {
 		for range seconds {
-			m.Sample(now, done, done, int64(away))
+			m.Sample(now, done, done, int64(away), 0, 0)
 			done += int64(perSecond)
 			now = now.Add(time.Second)
 		}
@@ -38,5 +38,32 @@ func TestMeter(t *testing.T) {
 	}
 	if v, _ := m.Speed(); v > 0.001 {
 		t.Errorf("%g a second after a rest", v)
+	}
+}
+
+// A member that takes messages and never answers does not make the others slow: once the leases have
+// ended, the time for which it had them does not count.
+func TestMeterOfAbandonedMessages(t *testing.T) {
+	var m Meter
+	now := time.Unix(0, 0)
+	var done, expired int64
+	const lease = 30 * time.Second
+	look := func(away int) time.Duration {
+		m.Sample(now, done, done, int64(away), expired, lease)
+		done += 500
+		now = now.Add(5 * time.Second)
+		_, d := m.Speed()
+		return d
+	}
+	for range 60 {
+		look(10) // 100 a second, 100 ms each
+	}
+	before := look(10)
+	for range 6 {
+		look(10 + 500) // and 500 that nobody works on
+	}
+	expired += 500
+	if after := look(10); before < 95*time.Millisecond || after > 150*time.Millisecond {
+		t.Errorf("%s before, and %s after the leases of messages that were abandoned", before, after)
 	}
 }

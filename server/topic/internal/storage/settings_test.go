@@ -42,7 +42,7 @@ func TestTopics(t *testing.T) {
 		}},
 		{topicv1.Preset_PRESET_QUEUE, func(*topicv1.TopicConfig) {}},
 		{topicv1.Preset_PRESET_HIGH_SCALE, func(c *topicv1.TopicConfig) {
-			c.Semantics, c.CompletionMode = PubSub, OffsetWatermark
+			c.Semantics, c.CompletionMode, c.Partitions = PubSub, OffsetWatermark, 8
 		}},
 		{topicv1.Preset_PRESET_LOW_RATE, func(c *topicv1.TopicConfig) { c.Semantics = PubSub }},
 	} {
@@ -65,6 +65,10 @@ func TestChange(t *testing.T) {
 	next, _, err := TopicConfig(old, change, topicv1.Preset_PRESET_EPHEMERAL)
 	if err != nil || next.GetPartitions() != 4 || next.GetMessageRetention().AsDuration() != 2*time.Hour ||
 		next.GetZeroSubscriptionRetention().AsDuration() != 3*time.Hour || next.GetSemantics() != PubSub {
+		t.Errorf("%v, %v", next, err)
+	}
+	next, _, err = TopicConfig(old, nil, topicv1.Preset_PRESET_HIGH_SCALE) // partitions of new topics only
+	if err != nil || next.GetPartitions() != 4 || next.GetCompletionMode() != OffsetWatermark {
 		t.Errorf("%v, %v", next, err)
 	}
 	for _, n := range []int32{3, 257, -1} {

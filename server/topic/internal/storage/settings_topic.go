@@ -78,6 +78,10 @@ func complete(c *topicv1.TopicConfig) {
 	}
 }
 
+// scalePartitions are those of a topic for many messages a second: the partitions of a topic are read,
+// and their acknowledgements stored, side by side.
+const scalePartitions = 8
+
 // preset returns the values of a preset.
 func preset(p topicv1.Preset) *topicv1.TopicConfig {
 	kept := func(d time.Duration, block bool) *topicv1.TopicConfig {
@@ -99,7 +103,7 @@ func preset(p topicv1.Preset) *topicv1.TopicConfig {
 	case topicv1.Preset_PRESET_QUEUE:
 		return &topicv1.TopicConfig{Semantics: Queue, BlockWritesOnZeroSubscriptions: proto.Bool(false)}
 	case topicv1.Preset_PRESET_HIGH_SCALE:
-		return &topicv1.TopicConfig{Semantics: PubSub, CompletionMode: OffsetWatermark}
+		return &topicv1.TopicConfig{Semantics: PubSub, CompletionMode: OffsetWatermark, Partitions: scalePartitions}
 	case topicv1.Preset_PRESET_LOW_RATE:
 		return &topicv1.TopicConfig{Semantics: PubSub}
 	}
@@ -126,6 +130,9 @@ func TopicConfig(old, change *topicv1.TopicConfig, p topicv1.Preset) (*topicv1.T
 				"of a topic of chats: they are Kafka's")
 		}
 		clearKept(from)
+	}
+	if old != nil || OfChats(next) {
+		from.Partitions = 0
 	}
 	overlay(next, from)
 	overlay(next, change)

@@ -487,14 +487,15 @@ export enum Preset {
   QUEUE = 5,
 
   /**
-   * More than 1,000 messages a second: heartbeats each 30 s, dead after 120 s, watermark.
+   * More than 1,000 messages a second: heartbeats each 30 s, dead after 120 s, watermark, 8
+   * partitions for a new topic. Consumers choose how many messages they take at a time.
    *
    * @generated from enum value: PRESET_HIGH_SCALE = 6;
    */
   HIGH_SCALE = 6,
 
   /**
-   * Few messages: heartbeats each 60 s, dead after 300 s.
+   * Few messages: heartbeats each 60 s, dead after 300 s, 1 partition for a new topic.
    *
    * @generated from enum value: PRESET_LOW_RATE = 7;
    */
