@@ -150,7 +150,7 @@ for (const [path, item] of Object.entries(doc.paths)) {
   }
 }
 
-// The stream has no annotation: it answers with events instead of a message.
+// The streams have no annotations: they answer with events instead of a message.
 doc.paths["/api/v1/stream"] = {
   get: {
     tags: ["DeliveryService"],
@@ -165,6 +165,30 @@ doc.paths["/api/v1/stream"] = {
     parameters: [
       { name: "Last-Event-ID", in: "header", description: "Id of the last event that the client has taken, or a token of Sync.", schema: { type: "string", maxLength: 8192 } },
       { name: "lastEventId", in: "query", description: "The same, for clients that cannot set the header in their first request.", schema: { type: "string", maxLength: 8192 } },
+    ],
+    responses: {
+      200: { description: "The events.", content: { "text/event-stream": { schema: { type: "string" } } } },
+      default: { $ref: "#/components/responses/Error" },
+    },
+  },
+};
+
+const inPath = (name) => ({ name, in: "path", required: true, schema: { type: "string", minLength: 1, maxLength: 255 } });
+doc.paths["/api/v1/topics/{topic}/subscriptions/{group}/stream"] = {
+  get: {
+    tags: ["ConsumerService"],
+    summary: "StreamMessages",
+    operationId: "ConsumerService_StreamMessages",
+    description: [
+      "Attaches a member of a group and delivers its messages as server-sent events. Each event is a response of the RPC parley.topic.v1.ConsumerService/Consume in JSON (attached, delivery, state, alive, leaseLost, gone); something comes at least once in the heartbeat interval that attached names.",
+      "Acknowledge with the session that attached names, at /api/v1/topic-sessions/{session}:ack; each acknowledgement lets the server send as many messages again. What is not acknowledged when the stream ends is delivered again, to another member or to the next stream: an id of an event, and Last-Event-ID, are not needed. Detach before you close the stream: what the member has then counts no attempt.",
+      "The token is in the header as everywhere, never in the address: browsers' EventSource cannot send it, a reader on fetch can.",
+    ].join("\n\n"),
+    parameters: [
+      inPath("topic"), inPath("group"),
+      { name: "member", in: "query", description: "Name of the member, its own in the group; one is made without it.", schema: { type: "string", maxLength: 255 } },
+      { name: "messages", in: "query", description: "Messages that are sent before one is acknowledged; 0 means 1,000.", schema: { type: "integer", minimum: 0, maximum: 1000000 } },
+      { name: "bytes", in: "query", description: "Bytes of messages that are sent before one is acknowledged; 0 means 8 MiB.", schema: { type: "integer", minimum: 0, maximum: 1073741824 } },
     ],
     responses: {
       200: { description: "The events.", content: { "text/event-stream": { schema: { type: "string" } } } },

@@ -50,11 +50,12 @@ const (
 	heartbeat    = 15 * time.Second // of streams without anything else to send
 )
 
-// Names that package rest needs: the codec of its calls, and the codec and procedure of its
-// stream.
+// Names that package rest needs: the codec of its calls, the codec of its streams, and the path and
+// procedure of that of chats.
 const (
 	RESTCodec       = codec.REST
 	EventsCodec     = codec.Events
+	EventsPath      = "/api/v1/stream"
 	EventsProcedure = deliveryv1connect.DeliveryServiceSubscribeProcedure
 )
 

@@ -214,7 +214,11 @@ func (p *program) buildEntrance() (err error) {
 		Observe: p.metrics.Request,
 		MaxBody: map[string]int64{topicrpc.PublishProcedure: topicrpc.MaxPublishRequest,
 			searchapi.BatchProcedure: searchapi.MaxBatch},
-		Stream: rest.Stream{Procedure: api.EventsProcedure, Codec: api.EventsCodec},
+		Streams: []rest.Stream{
+			{Path: api.EventsPath, Procedure: api.EventsProcedure, Codec: api.EventsCodec},
+			{Path: topicrpc.EventsPath, Procedure: topicrpc.ConsumeProcedure, Codec: api.EventsCodec,
+				Request: topicrpc.EventsRequest},
+		},
 	})
 	return err
 }

@@ -1,7 +1,10 @@
 package app_test
 
 import (
+	"bufio"
+	"context"
 	"encoding/base64"
+	"fmt"
 	"io"
 	"net/http"
 	"path/filepath"
@@ -9,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 	"github.com/parley-chat/parley/server/auth"
@@ -100,6 +105,7 @@ func TestTopics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	consumeEvents(t, "http://"+p.addr+"/api/v1", tokens["alice"], do)
 	base := "http://" + opsOf(t, p)
 	operator := topicv1connect.NewTopicServiceClient(&http.Client{Transport: bearer{ada, newTransport(t, true)}}, base)
 	if _, err := operator.ConfigureTopic(t.Context(), &topicv1.ConfigureTopicRequest{Topic: "ops"}); err != nil {
@@ -116,5 +122,84 @@ func TestTopics(t *testing.T) {
 	code, _, stderr := run(t.Context(), nil, "--topic-creators", "not a user", "--data-dir", t.TempDir())
 	if code == 0 || !strings.Contains(stderr, "topic-creators: ") {
 		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+// consumeEvents consumes a topic with server-sent events, and calls beside them: only as much comes as
+// there are credits for, an acknowledgement brings more, and what a stream leaves comes on the next one.
+func consumeEvents(
+	t *testing.T, api, token string, do func(user, method, path, body string) (status int, text string),
+) {
+	t.Helper()
+	must := func(method, path, body string) {
+		t.Helper()
+		if status, text := do("alice", method, path, body); status >= 300 {
+			t.Fatalf("%s %s: %d %s", method, path, status, text)
+		}
+	}
+	must("PUT", "/topics/events", `{"config":{"semantics":"SEMANTICS_PUB_SUB"}}`)
+	must("POST", "/topics/events/subscriptions", `{"group":"g","config":{"retry":{"lease":"1s"}}}`)
+	must("POST", "/topics/events/messages",
+		`{"messages":[{"payload":"MA=="},{"payload":"MQ=="},{"payload":"Mg=="}]}`)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	open := func(query string) (next func() *topicv1.ConsumeResponse, end func()) {
+		url := api + "/topics/events/subscriptions/g/stream" + query
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+		testkit.Must(t, err)
+		req.Header.Set("Authorization", "Bearer "+token)
+		res, err := http.DefaultClient.Do(req)
+		testkit.Must(t, err)
+		testkit.Equal(t, "type", res.Header.Get("Content-Type"), "text/event-stream")
+		lines := bufio.NewScanner(res.Body)
+		return func() *topicv1.ConsumeResponse {
+			for lines.Scan() {
+				if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+					m := &topicv1.ConsumeResponse{}
+					if testkit.Must(t, protojson.Unmarshal([]byte(data), m)); m.GetAlive() == nil {
+						return m
+					}
+				} else if lines.Text() != "" {
+					t.Fatalf("line %q", lines.Text())
+				}
+			}
+			t.Fatal("the stream has ended: ", lines.Err())
+			return nil
+		}, func() { testkit.Must(t, res.Body.Close()) }
+	}
+	next, end := open("?member=m&messages=2&bytes=100000")
+	session := next().GetAttached()
+	testkit.Equal(t, "member", session.GetMember(), "m")
+	var got string
+	for len(got) < 2 {
+		for _, m := range next().GetDelivery().GetMessages() {
+			got += string(m.GetPayload())
+		}
+	}
+	testkit.Equal(t, "as many as there are credits for", got, "01")
+	must("POST", "/topic-sessions/"+session.GetSession()+":ack", `{"set":{"positions":[{"base":"0"}]}}`)
+	testkit.Equal(t, "after the acknowledgement", next().GetDelivery().GetBase(), 2)
+	end()
+	next, end = open("")
+	defer end()
+	session = next().GetAttached()
+	for left := map[int64]bool{1: true, 2: true}; len(left) > 0; { // they come one by one: the first stream broke
+		if d := next().GetDelivery(); d != nil {
+			delete(left, d.GetBase())
+			must("POST", "/topic-sessions/"+session.GetSession()+":ack",
+				fmt.Sprintf(`{"set":{"positions":[{"base":"%d"}]}}`, d.GetBase()))
+		}
+	}
+	for query, want := range map[string]string{
+		"?messages=x": "messages is not a number", "?member=a&member=b": "member is given twice",
+		"?messages=-1": "messages", "?member=" + strings.Repeat("m", 300): "member",
+	} {
+		if status, text := do("alice", "GET", "/topics/events/subscriptions/g/stream"+query, ""); status != 400 ||
+			!strings.Contains(text, want) {
+			t.Errorf("%s: %d %s", query, status, text)
+		}
+	}
+	if status, text := do("bob", "GET", "/topics/events/subscriptions/g/stream", ""); status != 403 {
+		t.Errorf("another user: %d %s", status, text)
 	}
 }

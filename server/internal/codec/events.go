@@ -18,8 +18,8 @@ import (
 )
 
 // Events is the name of the codec for streams of the REST API: it takes
-// protobuf and answers in server-sent events, one for each frame. The last event of
-// a response has an id, with which another stream continues after it.
+// protobuf and answers in server-sent events: one for each frame of a chat, of which the last of a
+// response has an id, with which another stream continues after it; one for each response of others.
 const Events = "vnd.parley.events"
 
 // Waits before a reconnection, as clients of server-sent events take them.
@@ -37,8 +37,9 @@ func (c eventCodec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil,
 
 func (c eventCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	b, ok := m.(*Batch)
-	if !ok || b.Place == nil {
-		return c.jsonCodec.MarshalAppend(dst, m)
+	if !ok || b.Place == nil { // of a consumer of a topic: its place is kept by what it acknowledges
+		dst, err := c.jsonCodec.MarshalAppend(append(dst, "data: "...), m)
+		return append(dst, '\n'), err
 	}
 	if b.First == 1 {
 		dst = appendRetry(dst, retryAfter)

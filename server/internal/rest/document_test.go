@@ -17,7 +17,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/dynamicpb"
 
+	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/docsite"
+	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/testkit"
 )
 
@@ -96,9 +98,11 @@ func TestDocument(t *testing.T) {
 	for _, operations := range doc.Paths {
 		listed += len(operations)
 	}
-	testkit.Equal(t, "operations", listed, len(with)+1)
-	if _, ok := doc.Paths["/api/v1/stream"]["get"]; !ok { // of no annotation
-		t.Error("the stream is not listed")
+	testkit.Equal(t, "operations", listed, len(with)+2)
+	for _, path := range []string{api.EventsPath, topicrpc.EventsPath} { // of no annotation
+		if _, ok := doc.Paths[path]["get"]; !ok {
+			t.Errorf("%s is not listed", path)
+		}
 	}
 	for _, m := range with {
 		verb, path, body := binding(m)

@@ -51,8 +51,8 @@ type Config struct {
 	// Services are the full names of the services whose annotated methods are
 	// served.
 	Services []string
-	// Stream is what GET /api/v1/stream serves.
-	Stream Stream
+	// Streams are served as server-sent events. There is at least one.
+	Streams []Stream
 	// MaxBody has the limits of bodies by procedure where they are not 128 KiB. May be nil.
 	MaxBody map[string]int64
 	// Observe counts a call that ended before its RPC was reached; code is the name
@@ -67,14 +67,13 @@ type api struct {
 }
 
 // New makes the REST API of the services. It serves the paths of the annotations,
-// the stream of events at /api/v1/stream, and the OpenAPI document at
-// /api/v1/openapi.json. It fails for annotations that it does not support: it knows path
+// the streams of events, and the OpenAPI document at /api/v1/openapi.json. It fails for annotations that it does not support: it knows path
 // variables that are whole segments and strings, custom verbs behind a variable at the end,
 // and the bodies "*" and none.
 func New(c Config) (http.Handler, error) {
-	if c.Handlers == nil || c.Codec == "" || c.Gate == nil || len(c.Services) == 0 || c.Observe == nil ||
+	if c.Handlers == nil || c.Codec == "" || c.Gate == nil || len(c.Services) == 0 || c.Observe == nil || len(c.Streams) == 0 ||
 		len(c.Tokenless) > 0 && c.Door == nil {
-		return nil, errors.New("rest: handlers, codec, gate, services and observer are required")
+		return nil, errors.New("rest: handlers, codec, gate, services, streams and observer are required")
 	}
 	a := &api{config: c, mux: http.NewServeMux()}
 	routes, err := routesOf(c.Services)
@@ -106,8 +105,10 @@ func New(c Config) (http.Handler, error) {
 		}
 		customs[pattern]["{"+string(r.variables[len(r.variables)-1].Name())+"}:"+r.custom] = admit
 	}
-	if err := a.addStream(); err != nil {
-		return nil, err
+	for _, s := range c.Streams {
+		if err := a.addStream(s); err != nil {
+			return nil, err
+		}
 	}
 	// It is public: it says no more than the source.
 	a.mux.Handle("GET /api/v1/openapi.json", webpage.Static("application/json", webpage.Bare, openapi.Document))

@@ -12,23 +12,26 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 )
 
-// streamPath is where the server-sent events are (HTML, section 9.2).
-const streamPath = "/api/v1/stream"
-
-// Stream is the RPC behind the server-sent events: one that answers with a stream.
+// Stream is an RPC that answers with a stream, and that GET of a path serves as server-sent events
+// (HTML, section 9.2).
 type Stream struct {
+	Path      string // a pattern of http.ServeMux without the method
 	Procedure string
 	// Codec is the name of the handler's codec that takes protobuf and answers in
 	// events.
 	Codec string
+	// Request makes the request from the variables of the path and the parameters of the query; nil: an
+	// empty one. Its errors are shown.
+	Request func(path func(name string) string, query url.Values) (proto.Message, error)
 }
 
 const (
 	envelopeSize = 5
 	endOfStream  = 2             // flag of the last envelope
-	maxEnvelope  = 32 << 20      // more than any response of the RPC has
+	maxEnvelope  = 32 << 20      // more than any response of the RPCs has
 	lastEventID  = "lastEventId" // the header Last-Event-ID as a parameter, for the first request
 )
 
@@ -37,23 +40,23 @@ var (
 	errEnvelope = errors.New("rest: an envelope is too large")
 )
 
-// addStream serves the stream of events.
-func (a *api) addStream() error {
+// addStream serves a stream of events.
+func (a *api) addStream(s Stream) error {
 	rt := &route{
-		procedure: a.config.Stream.Procedure, handler: handlerOf(a.config.Handlers, a.config.Stream.Procedure),
+		procedure: s.Procedure, handler: handlerOf(a.config.Handlers, s.Procedure),
 		outcome: outcome{http.StatusOK, http.StatusOK},
 	}
-	if rt.handler == nil || a.config.Stream.Codec == "" {
+	if rt.handler == nil || s.Codec == "" {
 		return errNoStream
 	}
 	call := a.config.Gate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rt.handler.ServeHTTP(w, a.streamRPC(r))
+		rt.handler.ServeHTTP(w, streamRPC(s, r))
 	}))
-	a.mux.HandleFunc("GET "+streamPath, func(w http.ResponseWriter, r *http.Request) { a.stream(rt, call, w, r) })
+	a.mux.HandleFunc("GET "+s.Path, func(w http.ResponseWriter, r *http.Request) { a.stream(s, rt, call, w, r) })
 	return nil
 }
 
-func (a *api) stream(rt *route, call http.Handler, w http.ResponseWriter, r *http.Request) {
+func (a *api) stream(s Stream, rt *route, call http.Handler, w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	if r.Method != http.MethodGet { // a pattern for GET takes HEAD too
 		w.Header().Set("Allow", http.MethodGet)
@@ -72,9 +75,22 @@ func (a *api) stream(rt *route, call http.Handler, w http.ResponseWriter, r *htt
 		a.fail(rt, began, w, invalid("query", "is not well-formed"))
 		return
 	}
+	var message []byte
+	if s.Request != nil {
+		m, err := s.Request(r.PathValue, params)
+		if err == nil {
+			message, err = proto.Marshal(m)
+		}
+		if err != nil {
+			a.fail(rt, began, w, invalid("query", plain(err)))
+			return
+		}
+	}
 	own := r.WithContext(r.Context())
 	own.Header = r.Header.Clone()
 	own.Header.Del("Content-Type") // as in admit
+	envelope := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+	own.Body, own.ContentLength = io.NopCloser(bytes.NewReader(envelope)), int64(len(envelope))
 	if own.Header.Get("Last-Event-ID") == "" && params.Has(lastEventID) {
 		own.Header.Set("Last-Event-ID", params.Get(lastEventID))
 	}
@@ -83,8 +99,8 @@ func (a *api) stream(rt *route, call http.Handler, w http.ResponseWriter, r *htt
 	answer.refusal.finish()
 }
 
-// streamRPC is the request of the RPC: an empty message in an envelope.
-func (a *api) streamRPC(r *http.Request) *http.Request {
+// streamRPC is the request of the RPC, whose body is a message in an envelope already.
+func streamRPC(s Stream, r *http.Request) *http.Request {
 	rpc := r.WithContext(r.Context())
 	rpc.Header = http.Header{}
 	for name, values := range r.Header {
@@ -93,11 +109,10 @@ func (a *api) streamRPC(r *http.Request) *http.Request {
 		}
 	}
 	rpc.Trailer, rpc.TransferEncoding, rpc.Form, rpc.PostForm = nil, nil, nil, nil
-	rpc.URL = &url.URL{Path: a.config.Stream.Procedure}
+	rpc.URL = &url.URL{Path: s.Procedure}
 	rpc.RequestURI = rpc.URL.RequestURI()
-	rpc.Method, rpc.ContentLength = http.MethodPost, envelopeSize
-	rpc.Body = io.NopCloser(bytes.NewReader(make([]byte, envelopeSize)))
-	rpc.Header.Set("Content-Type", "application/connect+"+a.config.Stream.Codec)
+	rpc.Method = http.MethodPost
+	rpc.Header.Set("Content-Type", "application/connect+"+s.Codec)
 	return rpc
 }
 

@@ -95,7 +95,7 @@ func NewModule(ctx context.Context, cfg ModuleConfig) (_ *Module, err error) {
 	p.service, err = topic.New(ctx, topic.Config{
 		Store: b.Store, Log: b.Logs, Logger: cfg.Logger, Clock: cfg.Clock,
 		Resident: topic.ResidentBytes(memory.Total()), Jobs: cfg.Jobs, Events: p.events,
-		Groups: p.groups,
+		Groups:   p.groups,
 		MaxBytes: cmp.Or(cfg.MaxBytes, topic.DefaultMaxBytes), Audit: p.audit(audit.New(b.Store, cfg.Clock)),
 	})
 	if err != nil {
