@@ -23,14 +23,20 @@ const detachTime = 5 * time.Second // for the end of a session whose stream is o
 
 // session is an attached member.
 type session interface {
+	answers
 	Attached() *topicv1.Attached
+	Stalls() []*topicv1.Stall
 	Receive(ctx context.Context, most int) (topic.Event, error)
-	Ack(ctx context.Context, set *topicv1.AckSet) ([]*topicv1.Refusal, error)
-	Nack(ctx context.Context, set *topicv1.NackSet) ([]*topicv1.Refusal, error)
-	Extend(ctx context.Context, set *topicv1.ExtendSet) ([]*topicv1.Refusal, error)
 	AddCredits(c *topicv1.Credits) *topicv1.Credits
 	Detach(ctx context.Context, cancel bool) error
 	End(reason string)
+}
+
+// answers are what a member says of its messages.
+type answers interface {
+	Ack(ctx context.Context, set *topicv1.AckSet) ([]*topicv1.Refusal, error)
+	Nack(ctx context.Context, set *topicv1.NackSet) ([]*topicv1.Refusal, error)
+	Extend(ctx context.Context, set *topicv1.ExtendSet) ([]*topicv1.Refusal, error)
 }
 
 var _ session = (*topic.Session)(nil)

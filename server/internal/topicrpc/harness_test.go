@@ -42,6 +42,8 @@ func newScript() *script {
 
 func (s *script) Attached() *topicv1.Attached { return &topicv1.Attached{Session: "1-x", Member: "m"} }
 
+func (s *script) Stalls() []*topicv1.Stall { return nil }
+
 func (s *script) Receive(ctx context.Context, _ int) (topic.Event, error) {
 	select {
 	case e := <-s.events:

@@ -108,7 +108,7 @@ func (p *sender) await(ctx context.Context) error {
 	left := p.every - time.Since(p.sent)
 	p.mu.Unlock()
 	if left <= 0 {
-		alive := &topicv1.ConsumeBidiResponse_Alive{Alive: &topicv1.Alive{}}
+		alive := &topicv1.ConsumeBidiResponse_Alive{Alive: &topicv1.Alive{Stalls: p.in.Stalls()}}
 		if err := p.send(&topicv1.ConsumeBidiResponse{Body: alive}); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -277,6 +278,49 @@ func TestPollOfAStalledGroup(t *testing.T) {
 		stalls := res.GetStalls()
 		return len(stalls) == 1 && stalls[0].GetReason() == topicv1.StallReason_STALL_REASON_KEYS_HELD
 	})
+}
+
+// A stream that gets nothing because the group is stalled says so with the next heartbeat.
+func TestStreamOfAStalledGroup(t *testing.T) {
+	t.Parallel() // it mostly waits
+	alice := newWorld(t).as("alice")
+	alice.topic("news", pubSub)
+	alice.subscribe("news", "a", &topicv1.SubscriptionConfig{Ordering: topicv1.Ordering_ORDERING_KEY,
+		Retry: &topicv1.RetryPolicy{Lease: durationpb.New(time.Second)}})
+	alice.publish("news", 2, "k")
+	stream, err := alice.consumers.Consume(t.Context(),
+		&topicv1.ConsumeRequest{Attach: &topicv1.Attach{Topic: "news", Group: "a"}})
+	must(t, err)
+	defer stream.Close()
+	must(t, stream.Err())
+	testkit.Equal(t, "the first frame", stream.Receive(), true)
+	session := stream.Msg().GetAttached().GetSession()
+	stop := make(chan struct{})
+	var working sync.WaitGroup
+	defer working.Wait()
+	defer close(stop)
+	working.Go(func() { // the member works on the first message
+		for tick := time.Tick(300 * time.Millisecond); ; {
+			select {
+			case <-stop:
+				return
+			case <-tick:
+				if _, err := alice.consumers.Extend(t.Context(), &topicv1.ExtendRequest{Session: session}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	for stream.Receive() {
+		if a := stream.Msg().GetAlive(); a != nil {
+			stalls := a.GetStalls()
+			if len(stalls) != 1 || stalls[0].GetReason() != topicv1.StallReason_STALL_REASON_KEYS_HELD {
+				t.Errorf("%v", stalls)
+			}
+			return
+		}
+	}
+	t.Fatal(stream.Err())
 }
 
 // HQ-X4: a key whose hash is the smallest number has a member like any other, always the same.

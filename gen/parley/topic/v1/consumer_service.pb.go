@@ -808,7 +808,9 @@ func (x *Delivery) GetMoves() int64 {
 
 // Alive is sent when there is nothing else.
 type Alive struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partitions in which the group is stalled.
+	Stalls        []*Stall `protobuf:"bytes,1,rep,name=stalls,proto3" json:"stalls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -841,6 +843,13 @@ func (x *Alive) ProtoReflect() protoreflect.Message {
 // Deprecated: Use Alive.ProtoReflect.Descriptor instead.
 func (*Alive) Descriptor() ([]byte, []int) {
 	return file_parley_topic_v1_consumer_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Alive) GetStalls() []*Stall {
+	if x != nil {
+		return x.Stalls
+	}
+	return nil
 }
 
 // Settled answers what the client sent on ConsumeBidi.
@@ -2136,8 +2145,9 @@ const file_parley_topic_v1_consumer_service_proto_rawDesc = "" +
 	"\bmessages\x18\x03 \x03(\v2\x1d.parley.topic.v1.TopicMessageB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\bmessages\x12#\n" +
 	"\aoffsets\x18\x04 \x03(\rB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\aoffsets\x12%\n" +
 	"\battempts\x18\x05 \x03(\rB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\battempts\x12\x14\n" +
-	"\x05moves\x18\x06 \x01(\x03R\x05moves\"\a\n" +
-	"\x05Alive\"f\n" +
+	"\x05moves\x18\x06 \x01(\x03R\x05moves\"B\n" +
+	"\x05Alive\x129\n" +
+	"\x06stalls\x18\x01 \x03(\v2\x16.parley.topic.v1.StallB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\x06stalls\"f\n" +
 	"\aSettled\x12\x1a\n" +
 	"\brequests\x18\x01 \x01(\x03R\brequests\x12?\n" +
 	"\brefusals\x18\x02 \x03(\v2\x18.parley.topic.v1.RefusalB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\brefusals\"P\n" +
@@ -2307,53 +2317,54 @@ var file_parley_topic_v1_consumer_service_proto_depIdxs = []int32{
 	32, // 16: parley.topic.v1.Attached.subscription:type_name -> parley.topic.v1.Subscription
 	33, // 17: parley.topic.v1.Attached.heartbeat_interval:type_name -> google.protobuf.Duration
 	34, // 18: parley.topic.v1.Delivery.messages:type_name -> parley.topic.v1.TopicMessage
-	13, // 19: parley.topic.v1.Settled.refusals:type_name -> parley.topic.v1.Refusal
-	12, // 20: parley.topic.v1.LeaseLost.positions:type_name -> parley.topic.v1.Positions
-	12, // 21: parley.topic.v1.Refusal.positions:type_name -> parley.topic.v1.Positions
-	0,  // 22: parley.topic.v1.Refusal.outcome:type_name -> parley.topic.v1.Outcome
-	1,  // 23: parley.topic.v1.ConsumeBidiRequest.attach:type_name -> parley.topic.v1.Attach
-	2,  // 24: parley.topic.v1.ConsumeBidiRequest.credits:type_name -> parley.topic.v1.Credits
-	15, // 25: parley.topic.v1.ConsumeBidiRequest.ack:type_name -> parley.topic.v1.AckSet
-	16, // 26: parley.topic.v1.ConsumeBidiRequest.nack:type_name -> parley.topic.v1.NackSet
-	17, // 27: parley.topic.v1.ConsumeBidiRequest.extend:type_name -> parley.topic.v1.ExtendSet
-	12, // 28: parley.topic.v1.AckSet.positions:type_name -> parley.topic.v1.Positions
-	12, // 29: parley.topic.v1.NackSet.positions:type_name -> parley.topic.v1.Positions
-	33, // 30: parley.topic.v1.NackSet.delay:type_name -> google.protobuf.Duration
-	12, // 31: parley.topic.v1.ExtendSet.positions:type_name -> parley.topic.v1.Positions
-	30, // 32: parley.topic.v1.PullRequest.filter:type_name -> parley.topic.v1.Filter
-	33, // 33: parley.topic.v1.PullRequest.wait:type_name -> google.protobuf.Duration
-	7,  // 34: parley.topic.v1.PullResponse.deliveries:type_name -> parley.topic.v1.Delivery
-	31, // 35: parley.topic.v1.PullResponse.state:type_name -> parley.topic.v1.SubscriptionState
-	35, // 36: parley.topic.v1.PullResponse.stalls:type_name -> parley.topic.v1.Stall
-	15, // 37: parley.topic.v1.AckRequest.set:type_name -> parley.topic.v1.AckSet
-	13, // 38: parley.topic.v1.AckResponse.refusals:type_name -> parley.topic.v1.Refusal
-	16, // 39: parley.topic.v1.NackRequest.set:type_name -> parley.topic.v1.NackSet
-	13, // 40: parley.topic.v1.NackResponse.refusals:type_name -> parley.topic.v1.Refusal
-	17, // 41: parley.topic.v1.ExtendRequest.set:type_name -> parley.topic.v1.ExtendSet
-	13, // 42: parley.topic.v1.ExtendResponse.refusals:type_name -> parley.topic.v1.Refusal
-	2,  // 43: parley.topic.v1.AddCreditsRequest.credits:type_name -> parley.topic.v1.Credits
-	2,  // 44: parley.topic.v1.AddCreditsResponse.credits:type_name -> parley.topic.v1.Credits
-	3,  // 45: parley.topic.v1.ConsumerService.Consume:input_type -> parley.topic.v1.ConsumeRequest
-	14, // 46: parley.topic.v1.ConsumerService.ConsumeBidi:input_type -> parley.topic.v1.ConsumeBidiRequest
-	18, // 47: parley.topic.v1.ConsumerService.Pull:input_type -> parley.topic.v1.PullRequest
-	20, // 48: parley.topic.v1.ConsumerService.Ack:input_type -> parley.topic.v1.AckRequest
-	22, // 49: parley.topic.v1.ConsumerService.Nack:input_type -> parley.topic.v1.NackRequest
-	24, // 50: parley.topic.v1.ConsumerService.Extend:input_type -> parley.topic.v1.ExtendRequest
-	26, // 51: parley.topic.v1.ConsumerService.AddCredits:input_type -> parley.topic.v1.AddCreditsRequest
-	28, // 52: parley.topic.v1.ConsumerService.Detach:input_type -> parley.topic.v1.DetachRequest
-	4,  // 53: parley.topic.v1.ConsumerService.Consume:output_type -> parley.topic.v1.ConsumeResponse
-	5,  // 54: parley.topic.v1.ConsumerService.ConsumeBidi:output_type -> parley.topic.v1.ConsumeBidiResponse
-	19, // 55: parley.topic.v1.ConsumerService.Pull:output_type -> parley.topic.v1.PullResponse
-	21, // 56: parley.topic.v1.ConsumerService.Ack:output_type -> parley.topic.v1.AckResponse
-	23, // 57: parley.topic.v1.ConsumerService.Nack:output_type -> parley.topic.v1.NackResponse
-	25, // 58: parley.topic.v1.ConsumerService.Extend:output_type -> parley.topic.v1.ExtendResponse
-	27, // 59: parley.topic.v1.ConsumerService.AddCredits:output_type -> parley.topic.v1.AddCreditsResponse
-	29, // 60: parley.topic.v1.ConsumerService.Detach:output_type -> parley.topic.v1.DetachResponse
-	53, // [53:61] is the sub-list for method output_type
-	45, // [45:53] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	35, // 19: parley.topic.v1.Alive.stalls:type_name -> parley.topic.v1.Stall
+	13, // 20: parley.topic.v1.Settled.refusals:type_name -> parley.topic.v1.Refusal
+	12, // 21: parley.topic.v1.LeaseLost.positions:type_name -> parley.topic.v1.Positions
+	12, // 22: parley.topic.v1.Refusal.positions:type_name -> parley.topic.v1.Positions
+	0,  // 23: parley.topic.v1.Refusal.outcome:type_name -> parley.topic.v1.Outcome
+	1,  // 24: parley.topic.v1.ConsumeBidiRequest.attach:type_name -> parley.topic.v1.Attach
+	2,  // 25: parley.topic.v1.ConsumeBidiRequest.credits:type_name -> parley.topic.v1.Credits
+	15, // 26: parley.topic.v1.ConsumeBidiRequest.ack:type_name -> parley.topic.v1.AckSet
+	16, // 27: parley.topic.v1.ConsumeBidiRequest.nack:type_name -> parley.topic.v1.NackSet
+	17, // 28: parley.topic.v1.ConsumeBidiRequest.extend:type_name -> parley.topic.v1.ExtendSet
+	12, // 29: parley.topic.v1.AckSet.positions:type_name -> parley.topic.v1.Positions
+	12, // 30: parley.topic.v1.NackSet.positions:type_name -> parley.topic.v1.Positions
+	33, // 31: parley.topic.v1.NackSet.delay:type_name -> google.protobuf.Duration
+	12, // 32: parley.topic.v1.ExtendSet.positions:type_name -> parley.topic.v1.Positions
+	30, // 33: parley.topic.v1.PullRequest.filter:type_name -> parley.topic.v1.Filter
+	33, // 34: parley.topic.v1.PullRequest.wait:type_name -> google.protobuf.Duration
+	7,  // 35: parley.topic.v1.PullResponse.deliveries:type_name -> parley.topic.v1.Delivery
+	31, // 36: parley.topic.v1.PullResponse.state:type_name -> parley.topic.v1.SubscriptionState
+	35, // 37: parley.topic.v1.PullResponse.stalls:type_name -> parley.topic.v1.Stall
+	15, // 38: parley.topic.v1.AckRequest.set:type_name -> parley.topic.v1.AckSet
+	13, // 39: parley.topic.v1.AckResponse.refusals:type_name -> parley.topic.v1.Refusal
+	16, // 40: parley.topic.v1.NackRequest.set:type_name -> parley.topic.v1.NackSet
+	13, // 41: parley.topic.v1.NackResponse.refusals:type_name -> parley.topic.v1.Refusal
+	17, // 42: parley.topic.v1.ExtendRequest.set:type_name -> parley.topic.v1.ExtendSet
+	13, // 43: parley.topic.v1.ExtendResponse.refusals:type_name -> parley.topic.v1.Refusal
+	2,  // 44: parley.topic.v1.AddCreditsRequest.credits:type_name -> parley.topic.v1.Credits
+	2,  // 45: parley.topic.v1.AddCreditsResponse.credits:type_name -> parley.topic.v1.Credits
+	3,  // 46: parley.topic.v1.ConsumerService.Consume:input_type -> parley.topic.v1.ConsumeRequest
+	14, // 47: parley.topic.v1.ConsumerService.ConsumeBidi:input_type -> parley.topic.v1.ConsumeBidiRequest
+	18, // 48: parley.topic.v1.ConsumerService.Pull:input_type -> parley.topic.v1.PullRequest
+	20, // 49: parley.topic.v1.ConsumerService.Ack:input_type -> parley.topic.v1.AckRequest
+	22, // 50: parley.topic.v1.ConsumerService.Nack:input_type -> parley.topic.v1.NackRequest
+	24, // 51: parley.topic.v1.ConsumerService.Extend:input_type -> parley.topic.v1.ExtendRequest
+	26, // 52: parley.topic.v1.ConsumerService.AddCredits:input_type -> parley.topic.v1.AddCreditsRequest
+	28, // 53: parley.topic.v1.ConsumerService.Detach:input_type -> parley.topic.v1.DetachRequest
+	4,  // 54: parley.topic.v1.ConsumerService.Consume:output_type -> parley.topic.v1.ConsumeResponse
+	5,  // 55: parley.topic.v1.ConsumerService.ConsumeBidi:output_type -> parley.topic.v1.ConsumeBidiResponse
+	19, // 56: parley.topic.v1.ConsumerService.Pull:output_type -> parley.topic.v1.PullResponse
+	21, // 57: parley.topic.v1.ConsumerService.Ack:output_type -> parley.topic.v1.AckResponse
+	23, // 58: parley.topic.v1.ConsumerService.Nack:output_type -> parley.topic.v1.NackResponse
+	25, // 59: parley.topic.v1.ConsumerService.Extend:output_type -> parley.topic.v1.ExtendResponse
+	27, // 60: parley.topic.v1.ConsumerService.AddCredits:output_type -> parley.topic.v1.AddCreditsResponse
+	29, // 61: parley.topic.v1.ConsumerService.Detach:output_type -> parley.topic.v1.DetachResponse
+	54, // [54:62] is the sub-list for method output_type
+	46, // [46:54] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_parley_topic_v1_consumer_service_proto_init() }

@@ -393,6 +393,12 @@ export declare const DeliverySchema: GenMessage<Delivery>;
  * @generated from message parley.topic.v1.Alive
  */
 export declare type Alive = Message<"parley.topic.v1.Alive"> & {
+  /**
+   * The partitions in which the group is stalled.
+   *
+   * @generated from field: repeated parley.topic.v1.Stall stalls = 1;
+   */
+  stalls: Stall[];
 };
 
 /**
