@@ -35,6 +35,7 @@ type frame struct {
 	settled  *topicv1.Settled
 	lost     *topicv1.LeaseLost
 	gone     *topicv1.Gone
+	alive    *topicv1.Alive
 }
 
 // link is the connection of a session. One goroutine at a time may call receive, and any
@@ -84,7 +85,7 @@ func (s *stream) receive() (frame, error) {
 		return frame{}, err
 	}
 	f := frame{attached: m.GetAttached(), delivery: m.GetDelivery(), state: m.GetState(), settled: m.GetSettled(),
-		lost: m.GetLeaseLost(), gone: m.GetGone()}
+		lost: m.GetLeaseLost(), gone: m.GetGone(), alive: m.GetAlive()}
 	if f.settled != nil {
 		s.settle(f.settled)
 	}
@@ -158,7 +159,7 @@ func (s *calls) receive() (frame, error) {
 		s.session.Store(&session)
 	}
 	return frame{attached: m.GetAttached(), delivery: m.GetDelivery(), state: m.GetState(), lost: m.GetLeaseLost(),
-		gone: m.GetGone()}, nil
+		gone: m.GetGone(), alive: m.GetAlive()}, nil
 }
 
 // send repeats a call until it is answered: doing so again changes nothing.

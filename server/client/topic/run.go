@@ -36,6 +36,7 @@ type run struct {
 	restores int    // of the server that this run knows of
 	identity string // of the subscription
 	left     int    // messages that handlers may be called for
+	told     map[string]string
 }
 
 // usualLease is that of a subscription that names none.
@@ -43,7 +44,8 @@ const usualLease = 30 * time.Second
 
 func newRun(c *Consumer) *run {
 	r := &run{Consumer: c, flush: make(chan struct{}, 1), inbox: newInbox(), pulse: newPulse(time.Now()),
-		lease: usualLease, restores: c.client.shown.restores(), left: cmp.Or(c.cfg.Limit, math.MaxInt)}
+		lease: usualLease, restores: c.client.shown.restores(), left: cmp.Or(c.cfg.Limit, math.MaxInt),
+		told: map[string]string{}}
 	r.changed = sync.NewCond(&r.mu)
 	return r
 }
@@ -323,5 +325,6 @@ func (r *run) know(s *topicv1.Subscription) {
 		}
 	}
 	r.identity = identity
+	r.tellReleased(s.GetReleased())
 	r.inbox.expire(time.Now())
 }

@@ -186,6 +186,9 @@ func (s *session) take(f frame) {
 	for _, p := range f.lost.GetPositions() {
 		positions.Each(p, func(at int64) { s.inbox.lose(place{p.GetPartition(), at}, ErrLeaseLost) })
 	}
+	if f.alive != nil {
+		s.tellStalled(f.alive.GetStalls())
+	}
 	if f.state != topicv1.SubscriptionState_SUBSCRIPTION_STATE_UNSPECIFIED {
 		s.cfg.Log.Info("topic: the subscription has another state", "state", f.state)
 		if f.state != topicv1.SubscriptionState_SUBSCRIPTION_STATE_ACTIVE {
