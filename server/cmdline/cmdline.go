@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -47,6 +48,15 @@ func Usage(err error) error {
 
 // Usagef formats a UsageError.
 func Usagef(format string, args ...any) error { return UsageError{fmt.Errorf(format, args...)} }
+
+// BaseURL checks the URL of a server, and returns it without a slash at its end.
+func BaseURL(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.User != nil {
+		return "", Usagef("url must be like https://chat.example.com, not %.100q", text)
+	}
+	return strings.TrimSuffix(u.String(), "/"), nil
+}
 
 // Exit ends a program with a code. What is to be said has been printed already.
 type Exit int

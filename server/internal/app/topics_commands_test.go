@@ -3,6 +3,9 @@ package app_test
 import (
 	"context"
 	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -227,5 +230,51 @@ func TestTailOfGroupIsNotRecorded(t *testing.T) {
 	line("topics tail t --group g -n 1")
 	if out := line("audit"); strings.Count(out, "CreateSubscription") != 1 || strings.Contains(out, " \n") {
 		t.Errorf("%q", out)
+	}
+}
+
+// Users give the same commands with their own tokens, and may do what their bindings say. The commands
+// of operators say that they are none for users.
+func TestTopicCommandsOfUsers(t *testing.T) {
+	t.Parallel() // it mostly waits
+	dir := t.TempDir()
+	greeting, _, _ := greeted(t, "127.0.0.1:0", dir, "--topic-creators", "alice")
+	base := regexp.MustCompile(`http://127\.0\.0\.1:\d+`).FindString(greeting)
+	as := map[string]string{"nobody": filepath.Join(dir, "no-token")}
+	for _, user := range []string{"alice", "bob"} {
+		as[user] = filepath.Join(t.TempDir(), "token")
+		testkit.Must(t, os.WriteFile(as[user], []byte(token(t, dir, user)+"\n"), 0o600))
+	}
+	for i, tt := range []struct {
+		user, line, says string
+		code             int
+	}{
+		{"alice", "create orders --semantics pub-sub", "orders", 0},
+		{"bob", "create mine", "TOPIC_FORBIDDEN", 1},
+		{"bob", "publish orders one", "TOPIC_FORBIDDEN", 1},
+		{"alice", "bindings orders bob subscriber billing", "", 0},
+		{"bob", "subscribe orders billing", "billing", 0},
+		{"bob", "subscribe orders others", "TOPIC_FORBIDDEN", 1},
+		{"alice", "publish orders one", "0-0", 0},
+		{"bob", "tail orders --group billing -n 1", "one", 0},
+		{"bob", "groups orders billing", "partitions  1, 1 at rest", 0},
+		{"alice", "health orders", "topics health is for operators: without url and token-file", 2},
+		{"alice", "jobs", "topics jobs is for operators", 2},
+		{"nobody", "list", "no such file", 1},
+	} {
+		line := append([]string{"--data-dir", dir, "topics"}, strings.Fields(tt.line)...)
+		code, stdout, stderr := run(t.Context(), nil, append(line, "--url", base, "--token-file", as[tt.user])...)
+		if code != tt.code || !strings.Contains(stdout+stderr, tt.says) || strings.Count(stderr, "\n") > 1 {
+			t.Fatalf("step %d, topics %s of %s: exit code %d, %s%s", i, tt.line, tt.user, code, stdout, stderr)
+		}
+	}
+	for flags, says := range map[string]string{
+		"--url " + base: "url and token-file go together", "--token-file " + as["alice"]: "url and token-file go together",
+		"--url ftp://x --token-file " + as["alice"]: "url must be like",
+	} {
+		line := append([]string{"--data-dir", dir, "topics", "list"}, strings.Fields(flags)...)
+		if code, _, stderr := run(t.Context(), nil, line...); code != 2 || !strings.Contains(stderr, says) {
+			t.Errorf("%s: exit code %d, %s", flags, code, stderr)
+		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"io"
 	"net"
 	"net/url"
-	"os"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -31,9 +30,6 @@ type Config struct {
 	Issue          func(string) (string, error) // makes a token for a user with its key
 	Stdout, Stderr io.Writer
 }
-
-// maxToken is the longest token that is read from a file.
-const maxToken = 8 << 10
 
 const loginHelp = `  The user's token is made with the key in the data directory, as with the command token, and goes to this machine
   only; alice and bob are there to try it with. Whoever has a token puts it into a file and names no user.
@@ -61,11 +57,7 @@ func (l *login) base(listen string) (string, error) {
 		}
 		return "http://" + net.JoinHostPort(host, port), nil
 	}
-	u, err := url.Parse(l.url)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.User != nil {
-		return "", cmdline.Usagef("url must be like https://chat.example.com, not %.100q", l.url)
-	}
-	return strings.TrimSuffix(u.String(), "/"), nil
+	return cmdline.BaseURL(l.url)
 }
 
 // source is where the token comes from: the file, or the key for the user who is named.
@@ -78,7 +70,7 @@ func (l *login) source(cfg Config, base string, users []string) (bearer.Source, 
 	case len(users) == 0 && l.tokenFile == "":
 		return nil, cmdline.Usagef("a user is needed, such as alice, or --token-file")
 	case l.tokenFile != "":
-		return fromFile(l.tokenFile), nil
+		return bearer.FromFile(l.tokenFile), nil
 	}
 	u, err := url.Parse(base)
 	if err != nil {
@@ -88,30 +80,6 @@ func (l *login) source(cfg Config, base string, users []string) (bearer.Source, 
 		return nil, cmdline.Usagef("tokens made with the key go to this machine only: give %s one in a --token-file", u.Host)
 	}
 	return func(context.Context, bool) (string, error) { return cfg.Issue(users[0]) }, nil
-}
-
-// fromFile reads a token each time that one is needed. One that was refused is not tried
-// again.
-func fromFile(path string) bearer.Source {
-	var last string
-	return func(_ context.Context, renew bool) (string, error) {
-		f, err := os.Open(path)
-		if err != nil {
-			return "", err
-		}
-		defer f.Close()
-		b, err := io.ReadAll(io.LimitReader(f, maxToken))
-		if err != nil {
-			return "", err
-		}
-		token := strings.TrimSpace(string(b))
-		if token == "" || renew && token == last {
-			return "", connect.NewError(connect.CodeUnauthenticated,
-				fmt.Errorf("the token in %s is refused or ends: put another one there", path))
-		}
-		last = token
-		return token, nil
-	}
 }
 
 // command makes a command for one user.

@@ -18,7 +18,8 @@ import (
 func (p *program) health() *cobra.Command {
 	req := &topicv1.ListGroupsRequest{}
 	return p.command(spec{
-		use: "health TOPIC [GROUP]", short: "how a topic's groups are, or how fast one is", args: 1, more: true,
+		operators: true,
+		use:       "health TOPIC [GROUP]", short: "how a topic's groups are, or how fast one is", args: 1, more: true,
 		long: `  server topics health orders
   server topics health orders billing
 `,
@@ -86,7 +87,8 @@ func formatAge(d *durationpb.Duration) string {
 func (p *program) monitors() *cobra.Command {
 	var k topicv1.MonitorKind
 	return p.command(spec{
-		use: "monitors [TOPIC]", short: "what needs somebody's attention", more: true,
+		operators: true,
+		use:       "monitors [TOPIC]", short: "what needs somebody's attention", more: true,
 		long: `  server topics monitors
   server topics monitors orders --kind stuck
 `,
@@ -135,7 +137,8 @@ func (p *program) removeGroup() *cobra.Command {
 	var execute bool
 	req := &topicv1.RemoveGroupRequest{}
 	return p.command(spec{
-		use: "remove-group TOPIC GROUP", short: "end a group and forget it", args: 2,
+		operators: true,
+		use:       "remove-group TOPIC GROUP", short: "end a group and forget it", args: 2,
 		long: `  It gets nothing more; what its members have is waited for; then it is cancelled, holds nothing, and its rows
   are deleted.
 
@@ -171,7 +174,8 @@ func (p *program) removeGroup() *cobra.Command {
 func (p *program) resurrect() *cobra.Command {
 	req := &topicv1.ResurrectRequest{}
 	return p.command(spec{
-		use: "resurrect TOPIC GROUP", short: "make a dead group active", args: 2,
+		operators: true,
+		use:       "resurrect TOPIC GROUP", short: "make a dead group active", args: 2,
 		long: `  Without members it dies again after its timeout. A member that comes back does the same by itself.
 
   server topics resurrect orders billing
@@ -195,7 +199,8 @@ func (p *program) forceComplete() *cobra.Command {
 	var execute bool
 	req := &topicv1.ForceCompleteRequest{}
 	return p.command(spec{
-		use: "force-complete TOPIC AGE", short: "complete old messages that wait for nobody living", args: 2,
+		operators: true,
+		use:       "force-complete TOPIC AGE", short: "complete old messages that wait for nobody living", args: 2,
 		long: `  AGE is that of the youngest message that is completed, such as 90m or 7d. Living groups lose nothing, unless
   --force says so.
 
@@ -229,7 +234,8 @@ func (p *program) forceComplete() *cobra.Command {
 
 func (p *program) jobs() *cobra.Command {
 	return p.command(spec{
-		use: "jobs [JOB]", short: "the jobs on topics and their last runs, or run one", more: true,
+		operators: true,
+		use:       "jobs [JOB]", short: "the jobs on topics and their last runs, or run one", more: true,
 		long: `  JOB is trim, detection or subscriptions. The setting topic-jobs says how often they run.
 
   server topics jobs
@@ -288,7 +294,8 @@ func (p *program) audit() *cobra.Command {
 	req := &topicv1.ListAuditRequest{}
 	var since *durationpb.Duration
 	return p.command(spec{
-		use: "audit [TOPIC]", short: "who changed topics, and what jobs did", more: true,
+		operators: true,
+		use:       "audit [TOPIC]", short: "who changed topics, and what jobs did", more: true,
 		long: `  server topics audit orders --since 7d
   server topics audit --actor ada --call ForceComplete
 `,

@@ -2,8 +2,8 @@
 // look after their groups.
 //
 // It owns flags and output. All work is done by a running server, which is spoken to with an
-// operator's token, as the other commands of operators do. Concurrency: commands are run one
-// at a time.
+// operator's token, as the other commands of operators do, or with that of a user, who may do with
+// a topic what its bindings say. Concurrency: commands are run one at a time.
 //
 // It is one package because all commands share one way to the server, flags and tables.
 package topicctl
@@ -62,6 +62,7 @@ type spec struct {
 	use, short, long string
 	args             int  // at least
 	more             bool // arguments after these
+	operators        bool // users may not do it
 	flags            func(*pflag.FlagSet)
 	run              func(*call) error
 }
@@ -72,6 +73,9 @@ func (p *program) command(s spec) *cobra.Command {
 	fs := c.Flags()
 	address := fs.String("ops-address", "", "`host:port` where operators are served (PARLEY_OPS_ADDRESS)")
 	operator := fs.String("operator", "", "`name` for the audit, unless PARLEY_OPS_TOKEN holds a token (PARLEY_OPERATOR)")
+	var user login
+	fs.StringVar(&user.url, "url", "", "`URL` of the server, with --token-file")
+	fs.StringVar(&user.tokenFile, "token-file", "", "`file` that holds a user's access token: act as this user, not as an operator")
 	asJSON := fs.Bool("json", false, "print JSON, one object a line")
 	if s.flags != nil {
 		s.flags(fs)
@@ -94,7 +98,15 @@ func (p *program) command(s spec) *cobra.Command {
 			cfg.Operator = *operator
 		}
 		run := &call{ctx: c.Context(), cfg: cfg, json: *asJSON, args: args}
-		if err := run.dial(); err != nil {
+		switch {
+		case user == login{}:
+			err = run.dial()
+		case s.operators:
+			err = cmdline.Usagef("%s is for operators: without url and token-file", name)
+		default:
+			err = run.dialAs(user)
+		}
+		if err != nil {
 			return err
 		}
 		return told(s.run(run))
@@ -102,7 +114,23 @@ func (p *program) command(s spec) *cobra.Command {
 	return c
 }
 
-// dial makes the clients of a call.
+// login is where a user has a server, and the token.
+type login struct{ url, tokenFile string }
+
+// dialAs makes the client of a call that a user makes.
+func (c *call) dialAs(l login) error {
+	if l.url == "" || l.tokenFile == "" {
+		return cmdline.Usagef("url and token-file go together")
+	}
+	base, err := cmdline.BaseURL(l.url)
+	if err != nil {
+		return err
+	}
+	c.client, err = topic.Dial(topic.Config{BaseURL: base, Token: bearer.FromFile(l.tokenFile)})
+	return err
+}
+
+// dial makes the clients of a call that an operator makes.
 func (c *call) dial() (err error) {
 	if _, _, err := net.SplitHostPort(c.cfg.Address); err != nil {
 		return cmdline.Usagef("ops-address must be host:port, not %.100q", c.cfg.Address)
