@@ -101,6 +101,13 @@ func (s *Service) sees(c Caller, t *storage.Topic, group string) bool {
 
 // audited runs an administrative call between its two rows.
 func (s *Service) audited(ctx context.Context, c Caller, call string, request proto.Message, do func() error) error {
+	return s.auditedWith(ctx, c, call, request, func() (string, error) { return "", do() })
+}
+
+// auditedWith is audited of a call whose second row says what it did.
+func (s *Service) auditedWith(
+	ctx context.Context, c Caller, call string, request proto.Message, do func() (result string, err error),
+) error {
 	text, err := protojson.Marshal(request)
 	if err != nil {
 		return err
@@ -109,11 +116,12 @@ func (s *Service) audited(ctx context.Context, c Caller, call string, request pr
 	if err != nil {
 		return err
 	}
-	if err := do(); err != nil {
+	result, err := do()
+	if err != nil {
 		end("failed", reason(err))
 		return err
 	}
-	end("ok", "")
+	end("ok", result)
 	return nil
 }
 

@@ -15,11 +15,7 @@ func TestRoles(t *testing.T) {
 		x.groups("t", "g")
 		callers := map[string]Caller{"nobody": nobody, "operator": op}
 		for name, role := range map[string]topicv1.Role{"pub": publisher, "sub": subscriber, "adm": admin} {
-			callers[name] = Caller{Principal: name}
-			err := x.SetBinding(t.Context(), op, &topicv1.SetBindingRequest{Topic: "t", Principal: name, Role: role})
-			if err != nil {
-				t.Fatal(err)
-			}
+			callers[name] = x.bindTo("t", name, role)
 		}
 		calls := []struct {
 			name string
@@ -43,6 +39,22 @@ func TestRoles(t *testing.T) {
 				if err == nil {
 					err = s.Detach(ctx, false)
 				}
+				return err
+			}},
+			{"get a message", []string{"sub", "adm", "operator"}, func(ctx context.Context, c Caller) error {
+				_, err := x.Message(ctx, c, "t", "0-0")
+				return err
+			}},
+			{"browse", []string{"sub", "adm", "operator"}, func(ctx context.Context, c Caller) error {
+				_, err := x.Browse(ctx, c, &topicv1.BrowseMessagesRequest{Topic: "t"})
+				return err
+			}},
+			{"purge", []string{"adm", "operator"}, func(ctx context.Context, c Caller) error {
+				_, err := x.Purge(ctx, c, &topicv1.PurgeMessagesRequest{Topic: "t", Before: latest()})
+				return err
+			}},
+			{"forecast a purge", []string{"adm", "operator"}, func(ctx context.Context, c Caller) error {
+				_, err := x.Purge(ctx, c, &topicv1.PurgeMessagesRequest{Topic: "t", Before: latest(), DryRun: true})
 				return err
 			}},
 			{"bindings", []string{"adm", "operator"}, func(ctx context.Context, c Caller) error {

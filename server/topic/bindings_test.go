@@ -47,6 +47,9 @@ func TestGroupsOfASubscriber(t *testing.T) {
 				}
 			}
 		}
+		if _, err := x.Message(t.Context(), billing, "t", "0-0"); err != nil { // a group of its own gets it
+			t.Error(err)
+		}
 		want := []string{"billing-eu", "billing-new", "billing-us", "ledger"}
 		if got := x.listed(billing, "t"); !slices.Equal(got, want) {
 			t.Errorf("the list is %q", got)

@@ -88,7 +88,8 @@ func TestChatTopic(t *testing.T) {
 		return c
 	}
 	bob, carol := dial("bob"), dial("carol")
-	refuseChatTopics(t, topicOperator(t, dir, p), bob, carol)
+	operatorOfTopics := topicOperator(t, dir, p)
+	refuseChatTopics(t, operatorOfTopics, bob, carol)
 
 	alice := newUser("alice", token(t, dir, "alice"), p.addr, newTransport(t, false))
 	made, err := alice.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{
@@ -135,6 +136,7 @@ func TestChatTopic(t *testing.T) {
 		send(text)
 	}
 	done(10)
+	browseChats(t, bob, operatorOfTopics)
 	p.kill()
 	p = listen(p.addr)
 	for _, text := range h.texts[10:15] {
@@ -181,6 +183,29 @@ func TestChatTopic(t *testing.T) {
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "FORBIDDEN") {
 		t.Errorf("a consumer that is bound no more ends with %v", err)
 	}
+}
+
+// browseChats reads the events without a group, each like one that was delivered. Nobody purges them.
+func browseChats(t *testing.T, bob *topic.Client, operator topicv1connect.TopicServiceClient) {
+	t.Helper()
+	r, n := &topicv1.BrowseMessagesRequest{Topic: chatTopic, MaxMessages: 3}, 0
+	for done := false; !done; done = r.GetPageToken() == "" {
+		res, err := bob.Topics().BrowseMessages(t.Context(), r)
+		testkit.Must(t, err)
+		for _, m := range res.GetMessages() {
+			if n++; m.GetMessage().GetType() == "" || m.GetMessage().GetPublishTime() == nil {
+				t.Errorf("an event is %v", m)
+			}
+			_, err := bob.Topics().GetMessage(t.Context(),
+				&topicv1.GetMessageRequest{Topic: chatTopic, MessageId: m.GetMessageId()})
+			testkit.Must(t, err)
+		}
+		r.PageToken = res.GetNextPageToken()
+	}
+	testkit.Equal(t, "events", n, 10)
+	_, err := operator.PurgeMessages(t.Context(), &topicv1.PurgeMessagesRequest{Topic: chatTopic,
+		Before: &topicv1.Position{At: &topicv1.Position_Latest{Latest: true}}})
+	refusedWith(t, "a purge", err, connect.CodeFailedPrecondition, "events of chats")
 }
 
 func subscriptionOf(t *testing.T, c *topic.Client) *topicv1.Subscription {

@@ -9,13 +9,15 @@ import (
 )
 
 // strict are the requests that must not have a field that the server does not know: those that choose
-// settings or rights. A misspelt retention keeps messages for another time than its author believes,
-// and a misspelt group gives a right to all groups. An error shows the mistake at once. A newer
+// settings or rights, and those that say what is removed. A misspelt retention keeps messages for another
+// time than its author believes, a misspelt group gives a right to all groups, and a misspelt dry run
+// removes messages. An error shows the mistake at once. A newer
 // client that uses a setting which an older server does not have gets an error for the same reason.
 // All other requests skip unknown fields.
 var strict = map[protoreflect.FullName]bool{
 	"parley.topic.v1.ConfigureTopicRequest":     true,
 	"parley.topic.v1.CreateSubscriptionRequest": true,
+	"parley.topic.v1.PurgeMessagesRequest":      true,
 	"parley.topic.v1.SetBindingRequest":         true,
 	"parley.topic.v1.StartBackfillRequest":      true,
 	"parley.topic.v1.UpdateSubscriptionRequest": true,

@@ -29,6 +29,8 @@ func TestUnknownSettings(t *testing.T) {
 		{&topicv1.UpdateSubscriptionRequest{}, `{"config":{"retry":{"lease":"60s"}},"updateMask":"retry.lease"}`, ""},
 		{&topicv1.SetBindingRequest{}, `{"role":"ROLE_SUBSCRIBER","group":["billing"]}`, `unknown field "group"`},
 		{&topicv1.StartBackfillRequest{}, `{"limits":{"rate":1}}`, `unknown field "rate"`},
+		{&topicv1.PurgeMessagesRequest{}, `{"before":{"latest":true},"dryrun":true}`, `unknown field "dryrun"`},
+		{&topicv1.PurgeMessagesRequest{}, `{"before":{"latest":true},"dryRun":true}`, ""},
 		{&topicv1.PublishRequest{}, `{"ttl":"60s"}`, ""},
 		{&topicv1.PullRequest{}, `{"later":1}`, ""},
 	} {

@@ -92,7 +92,8 @@ func decodeBody(w http.ResponseWriter, r *http.Request, m protoreflect.Message, 
 }
 
 // decodeQuery fills a message from the query's parameters, by either name of a
-// field. Parameters that are no field are ignored, as unknown fields are.
+// field, and with dots of a field in a field. Parameters that are no field are ignored,
+// as unknown fields are.
 func decodeQuery(w http.ResponseWriter, r *http.Request, m protoreflect.Message) *fault {
 	if n, _ := io.ReadFull(http.MaxBytesReader(w, r.Body, 1), make([]byte, 1)); n > 0 {
 		return invalid("body", "this request has none; its fields are parameters of the query")
@@ -101,32 +102,70 @@ func decodeQuery(w http.ResponseWriter, r *http.Request, m protoreflect.Message)
 	if err != nil {
 		return invalid("query", "is not well-formed")
 	}
-	seen := map[protoreflect.FieldNumber]bool{}
+	seen := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(params)) { // sorted: the same query fails alike
-		field := m.Descriptor().Fields().ByJSONName(name)
-		if field == nil {
-			field = m.Descriptor().Fields().ByTextName(name)
-		}
-		if field == nil {
+		path := pathOf(m.Descriptor(), name)
+		if path == nil {
 			continue
 		}
 		values := params[name]
-		if seen[field.Number()] || (len(values) > 1 && !field.IsList()) {
-			return invalid(field.JSONName(), "is given twice")
+		field, full := path[len(path)-1], path.name()
+		if seen[full] || (len(values) > 1 && !field.IsList()) {
+			return invalid(full, "is given twice")
 		}
-		seen[field.Number()] = true
+		seen[full] = true
+		if o := field.ContainingOneof(); o != nil {
+			choice := path[:len(path)-1].name() + "|" + string(o.Name())
+			if seen[choice] {
+				return invalid(full, "excludes another one that is given")
+			}
+			seen[choice] = true
+		}
 		one := m.New()
-		if err := decodeParameter(field, values, one.Interface()); err != nil {
-			return invalid(field.JSONName(), plain(err))
+		if err := decodeParameter(path, values, one.Interface()); err != nil {
+			return invalid(full, plain(err))
 		}
 		proto.Merge(m.Interface(), one.Interface())
 	}
 	return nil
 }
 
+// fieldPath is a field, behind the fields that it is in.
+type fieldPath []protoreflect.FieldDescriptor
+
+// pathOf returns the field that a parameter names; nil if there is none.
+func pathOf(d protoreflect.MessageDescriptor, name string) (path fieldPath) {
+	for part := range strings.SplitSeq(name, ".") {
+		if d == nil {
+			return nil
+		}
+		field := d.Fields().ByJSONName(part)
+		if field == nil {
+			field = d.Fields().ByTextName(part)
+		}
+		if field == nil {
+			return nil
+		}
+		path = append(path, field)
+		if d = nil; !field.IsList() && !field.IsMap() {
+			d = field.Message()
+		}
+	}
+	return path
+}
+
+func (p fieldPath) name() string {
+	names := make([]string, len(p))
+	for i, field := range p {
+		names[i] = field.JSONName()
+	}
+	return strings.Join(names, ".")
+}
+
 // decodeParameter sets one field. The JSON of a scalar is its text in quotes, but
 // that of a bool is not.
-func decodeParameter(field protoreflect.FieldDescriptor, values []string, m proto.Message) error {
+func decodeParameter(path fieldPath, values []string, m proto.Message) error {
+	field := path[len(path)-1]
 	texts := make([]json.RawMessage, 0, len(values))
 	for _, v := range values {
 		if !utf8.ValidString(v) {
@@ -148,7 +187,10 @@ func decodeParameter(field protoreflect.FieldDescriptor, values []string, m prot
 	if !field.IsList() {
 		value = texts[0]
 	}
-	object, err := json.Marshal(map[string]any{field.JSONName(): value})
+	for _, of := range slices.Backward(path) {
+		value = map[string]any{of.JSONName(): value}
+	}
+	object, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}

@@ -46,6 +46,21 @@ func TestBadInput(t *testing.T) {
 			&topicv1.SetBindingRequest{Topic: "news", Principal: principal, Role: topicv1.Role_ROLE_PUBLISHER})
 		return err
 	}
+	get := func(c *userClients, id string) error {
+		_, err := c.topics.GetMessage(t.Context(), &topicv1.GetMessageRequest{Topic: "news", MessageId: id})
+		return err
+	}
+	browse := func(c *userClients, r *topicv1.BrowseMessagesRequest) error {
+		r.Topic = "news"
+		_, err := c.topics.BrowseMessages(t.Context(), r)
+		return err
+	}
+	purge := func(c *userClients, before *topicv1.Position, partitions ...int32) error {
+		_, err := c.topics.PurgeMessages(t.Context(),
+			&topicv1.PurgeMessagesRequest{Topic: "news", Before: before, Partitions: partitions})
+		return err
+	}
+	latest := &topicv1.Position{At: &topicv1.Position_Latest{Latest: true}}
 	must(t, bind("auth0|1@example.com"))
 	one := &topicv1.TopicMessage{Payload: []byte("x")}
 	mib := &topicv1.TopicMessage{Payload: make([]byte, 1<<20)}
@@ -84,6 +99,20 @@ func TestBadInput(t *testing.T) {
 				Start: &topicv1.Position{At: &topicv1.Position_MessageId{MessageId: "0-99"}}})},
 		{"positions beyond every partition", "POSITION_OUT_OF_RANGE", connect.CodeOutOfRange,
 			ack(alice, m.session, &topicv1.Positions{Base: 1<<63 - 1})},
+		{"a message that is not there", "MESSAGE_NOT_FOUND", connect.CodeNotFound, get(alice, "0-0")},
+		{"a message of another's topic", "TOPIC_FORBIDDEN", connect.CodePermissionDenied, get(bob, "0-0")},
+		{"what is no id", "INVALID_ARGUMENT", connect.CodeInvalidArgument, get(alice, "first")},
+		{"to browse another's topic", "TOPIC_FORBIDDEN", connect.CodePermissionDenied,
+			browse(bob, &topicv1.BrowseMessagesRequest{})},
+		{"a page of less than nothing", "INVALID_ARGUMENT", connect.CodeInvalidArgument,
+			browse(alice, &topicv1.BrowseMessagesRequest{MaxMessages: -1})},
+		{"a token of nothing", "INVALID_ARGUMENT", connect.CodeInvalidArgument,
+			browse(alice, &topicv1.BrowseMessagesRequest{PageToken: "next"})},
+		{"to purge another's topic", "TOPIC_FORBIDDEN", connect.CodePermissionDenied, purge(bob, latest)},
+		{"to purge nothing in particular", "INVALID_ARGUMENT", connect.CodeInvalidArgument, purge(alice, nil)},
+		{"to purge up to no place", "INVALID_ARGUMENT", connect.CodeInvalidArgument, purge(alice, &topicv1.Position{})},
+		{"to purge a partition twice", "INVALID_ARGUMENT", connect.CodeInvalidArgument, purge(alice, latest, 0, 0)},
+		{"to purge a partition that is not there", "POSITION_OUT_OF_RANGE", connect.CodeOutOfRange, purge(alice, latest, 1)},
 		{"a session that is not there", "SESSION_GONE", connect.CodeNotFound, ack(alice, "1-x", &topicv1.Positions{})},
 		{"another's session", "SESSION_GONE", connect.CodeNotFound, ack(bob, m.session, &topicv1.Positions{})},
 		{"a session of another group", "SESSION_GONE", connect.CodeNotFound,

@@ -70,7 +70,22 @@ func TestAnyServerTakesAnyClient(t *testing.T) {
 			}
 			published, err := publish(ctx, through, name, "hello", nil)
 			testkit.Must(t, err)
-			w.poll(through, name, published.GetResults()[0].GetMessageId())
+			id := published.GetResults()[0].GetMessageId()
+			stored, err := through.topics("maker").GetMessage(ctx, &topicv1.GetMessageRequest{Topic: name, MessageId: id})
+			testkit.Must(t, err)
+			testkit.Equal(t, "message", stored.GetMessage().GetMessageId(), id)
+			page, err := through.topics("maker").BrowseMessages(ctx, &topicv1.BrowseMessagesRequest{Topic: name})
+			testkit.Must(t, err)
+			testkit.Equal(t, "messages", len(page.GetMessages()), 1)
+			w.poll(through, name, id)
+			purged, err := through.topics("maker").PurgeMessages(ctx, &topicv1.PurgeMessagesRequest{Topic: name,
+				Before: &topicv1.Position{At: &topicv1.Position_Latest{Latest: true}}})
+			testkit.Must(t, err)
+			testkit.Equal(t, "purged to", purged.GetPurges()[0].GetTo(), 1)
+			_, err = through.topics("maker").GetMessage(ctx, &topicv1.GetMessageRequest{Topic: name, MessageId: id})
+			if why, _ := reason(err); why != "MESSAGE_NOT_FOUND" {
+				t.Errorf("a message that was purged: %v", err)
+			}
 		}
 	}
 	for _, id := range []string{"1-1-NOBODY", "nonsense", "99-1-X"} {

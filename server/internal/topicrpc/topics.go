@@ -101,6 +101,43 @@ func (s *topics) GetMessageStatus(
 	return s.topics(ctx).MessageStatus(ctx, c, req)
 }
 
+// GetMessage implements TopicService.
+func (s *topics) GetMessage(
+	ctx context.Context, req *topicv1.GetMessageRequest,
+) (*topicv1.GetMessageResponse, error) {
+	c, err := s.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.topics(ctx).Message(ctx, c, req.GetTopic(), req.GetMessageId())
+	if err != nil {
+		return nil, err
+	}
+	return &topicv1.GetMessageResponse{Message: m}, nil
+}
+
+// BrowseMessages implements TopicService.
+func (s *topics) BrowseMessages(
+	ctx context.Context, req *topicv1.BrowseMessagesRequest,
+) (*topicv1.BrowseMessagesResponse, error) {
+	c, err := s.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.topics(ctx).Browse(ctx, c, req)
+}
+
+// PurgeMessages implements TopicService.
+func (s *topics) PurgeMessages(
+	ctx context.Context, req *topicv1.PurgeMessagesRequest,
+) (*topicv1.PurgeMessagesResponse, error) {
+	c, err := s.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.topics(ctx).Purge(ctx, c, req)
+}
+
 // ListBindings implements TopicService.
 func (s *topics) ListBindings(
 	ctx context.Context, req *topicv1.ListBindingsRequest,

@@ -58,6 +58,54 @@ func TestCompression(t *testing.T) {
 	testkit.Equal(t, "of a list", encoding("ListTopics", `{}`), "gzip")
 }
 
+// A topic is read without a group, page by page and message by message; a purge takes what nobody has
+// acknowledged, says who loses it, and a consumer that has some of it gets what follows.
+func TestBrowseAndPurge(t *testing.T) {
+	w := newWorld(t)
+	alice := w.as("alice")
+	alice.topic("news", pubSub, "a", "b")
+	alice.publish("news", 25)
+	browse := func() (n int) {
+		r := &topicv1.BrowseMessagesRequest{Topic: "news", MaxMessages: 10}
+		for {
+			p, err := alice.topics.BrowseMessages(t.Context(), r)
+			alice.must(err)
+			n += len(p.GetMessages())
+			if r.PageToken = p.GetNextPageToken(); r.GetPageToken() == "" {
+				return n
+			}
+		}
+	}
+	testkit.Equal(t, "browsed", browse(), 25)
+	got, err := alice.topics.GetMessage(t.Context(), &topicv1.GetMessageRequest{Topic: "news", MessageId: "0-7"})
+	alice.must(err)
+	if m := got.GetMessage(); m.GetPosition() != 7 || m.GetMessage().GetPublishTime() == nil {
+		t.Error(m)
+	}
+	m := &member{userClients: alice, topic: "news", group: "a", name: "m"}
+	testkit.Equal(t, "pulled", len(m.pull(10, 0).GetDeliveries()[0].GetMessages()), 10)
+	testkit.Equal(t, "group b gets", (&member{userClients: alice, topic: "news", group: "b", name: "m"}).drain(), 25)
+	purged, err := alice.topics.PurgeMessages(t.Context(), &topicv1.PurgeMessagesRequest{Topic: "news",
+		Before: &topicv1.Position{At: &topicv1.Position_Latest{Latest: true}}})
+	alice.must(err)
+	if p := purged.GetPurges(); len(p) != 1 || p[0].GetFrom() != 0 || p[0].GetTo() != 25 {
+		t.Error(p)
+	}
+	if g := purged.GetGroups(); len(g) != 1 || g[0].GetGroup() != "a" || g[0].GetMessages() != 25 {
+		t.Error(g)
+	}
+	testkit.Equal(t, "browsed after it", browse(), 0)
+	if refused := m.ack(&topicv1.Positions{Base: 0, Count: 10}); len(refused) > 0 {
+		t.Errorf("a late acknowledgement is refused: %v", refused)
+	}
+	alice.publish("news", 5)
+	testkit.Equal(t, "group a gets", m.drain(), 5)
+	sub, err := alice.subscriptions.GetSubscription(t.Context(),
+		&topicv1.GetSubscriptionRequest{Topic: "news", Group: "a"})
+	alice.must(err)
+	testkit.Equal(t, "forced", sub.GetSubscription().GetReleased().GetForced(), 25)
+}
+
 // HQ-A05: there are queues and topics, and nothing else.
 func TestOtherSemantics(t *testing.T) {
 	alice := newWorld(t).as("alice")

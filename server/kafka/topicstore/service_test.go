@@ -176,6 +176,88 @@ func TestServiceOnKafka(t *testing.T) {
 	stop()
 }
 
+// A topic in Kafka is browsed and purged like any other: a purge ends at any message, takes what members have,
+// removes records from Kafka, and holds for a new owner. Its ends of transactions are no messages.
+func TestBrowseAndPurgeOnKafka(t *testing.T) { each(t, testBrowseAndPurge) }
+
+func testBrowseAndPurge(t *testing.T, b *kafkatest.Broker) {
+	if err := open(t, b, 0, time.Now).Delete(t.Context(), 1); err != nil { // what an earlier test has left
+		t.Fatal(err)
+	}
+	disk := embeddedtest.NewDisk(nil)
+	s, stop := serve(t, b, disk)
+	defer func() { stop() }()
+	_, err := s.Configure(t.Context(), operator, &topicv1.ConfigureTopicRequest{Topic: "orders",
+		Config: &topicv1.TopicConfig{Semantics: topicv1.Semantics_SEMANTICS_PUB_SUB}})
+	testkit.Must(t, err)
+	_, err = s.CreateSubscription(t.Context(), operator, &topicv1.CreateSubscriptionRequest{Topic: "orders", Group: "g"})
+	testkit.Must(t, err)
+	s.publish(t, "orders", 0, 10)
+	s.consume(t, "orders", "g", 2)
+	all := s.browse(t, "orders", 3)
+	if len(all) != 10 {
+		t.Fatalf("%d messages", len(all))
+	}
+	for i, m := range all {
+		got, err := s.Message(t.Context(), operator, "orders", m.GetMessageId())
+		testkit.Must(t, err)
+		if !proto.Equal(got, m) || string(got.GetMessage().GetPayload()) != fmt.Sprint(i) ||
+			got.GetMessage().GetPublishTime() == nil {
+			t.Errorf("%d is %v, and %v in a page", i, got, m)
+		}
+	}
+	member, err := s.Attach(t.Context(), operator, &topicv1.Attach{Topic: "orders", Group: "g", Member: "m"}, false)
+	testkit.Must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err = member.Receive(ctx, 5)
+	testkit.Must(t, err)
+	purge := &topicv1.PurgeMessagesRequest{Topic: "orders",
+		Before: &topicv1.Position{At: &topicv1.Position_MessageId{MessageId: all[7].GetMessageId()}}}
+	did, err := s.Purge(t.Context(), operator, purge)
+	testkit.Must(t, err)
+	lost := did.GetGroups()[0].GetMessages()
+	if lost < 5 || lost > 12 || did.GetPurges()[0].GetTo() != all[7].GetPosition() { // with the ends of transactions
+		t.Errorf("it did %v", did)
+	}
+	did, err = s.Purge(t.Context(), operator, purge)
+	testkit.Must(t, err)
+	if did.GetGroupCount() != 0 || did.GetPurges()[0].GetFrom() != all[7].GetPosition() {
+		t.Errorf("again it did %v", did)
+	}
+	starts, err := kadm.NewClient(b.Client(t)).ListStartOffsets(t.Context(), "parley.t.orders")
+	testkit.Must(t, err)
+	if o, _ := starts.Lookup("parley.t.orders", 0); o.Offset != all[7].GetPosition() {
+		t.Errorf("Kafka has it from %d on", o.Offset)
+	}
+	testkit.Must(t, member.Detach(t.Context(), false))
+	stop()
+	s, stop = serve(t, b, disk)
+	if left := s.browse(t, "orders", 100); len(left) != 3 || left[0].GetMessageId() != all[7].GetMessageId() {
+		t.Errorf("a new owner has %v", left)
+	}
+	sub, err := s.Subscription(t.Context(), operator, "orders", "g")
+	testkit.Must(t, err)
+	testkit.Equal(t, "forced", sub.GetReleased().GetForced(), lost)
+	testkit.Equal(t, "removed before", sub.GetReleased().GetRetention(), 0)
+	s.consume(t, "orders", "g", 3)
+	testkit.Eventually(t, "nothing is pending", func() bool { return s.pending(t, "orders", "g") == 0 })
+}
+
+// browse returns what a topic has, page by page.
+func (s *service) browse(t *testing.T, name string, page int32) (list []*topicv1.StoredMessage) {
+	t.Helper()
+	r := &topicv1.BrowseMessagesRequest{Topic: name, MaxMessages: page}
+	for {
+		p, err := s.Browse(t.Context(), operator, r)
+		testkit.Must(t, err)
+		list = append(list, p.GetMessages()...)
+		if r.PageToken = p.GetNextPageToken(); r.GetPageToken() == "" {
+			return list
+		}
+	}
+}
+
 // How far groups have come is seen in offsets of Kafka's, where the usual tools look; that
 // consumers use the same name is no error.
 func TestOffsetsAreSeenInKafka(t *testing.T) {

@@ -2,6 +2,9 @@ package table
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/parley-chat/parley/server/store"
@@ -13,6 +16,7 @@ const (
 	bindingSK       = "binding#"
 	subscriptionSK  = "group#"
 	trimSK          = "trim#"
+	purgeSK         = "purge"
 	topicsPartition = "#topics" // begins the keys of what belongs to no topic
 	countersSK      = "counters"
 )
@@ -112,6 +116,48 @@ func (t TopicTrim) Item() store.Item {
 // TopicTrimFrom reads an intent.
 func TopicTrimFrom(it store.Item) TopicTrim {
 	return TopicTrim{Before: num(it, "before"), At: num(it, AttrAt)}
+}
+
+// TopicPurge is what an administrator has removed of a topic, until the log has removed it: an owner that
+// finds the row finishes the removal. Table topics, key name and "purge".
+type TopicPurge struct {
+	Before map[int32]int64 // by partition: positions below go
+	At     int64           // unix ms
+}
+
+// TopicPurgeKey is the key of a topic's purge.
+func TopicPurgeKey(topic string) store.Key {
+	return store.Key{Table: store.Topics, PK: topic, SK: purgeSK}
+}
+
+// IsTopicPurge reports whether a key of table topics is that of a purge.
+func IsTopicPurge(k store.Key) bool { return k.SK == purgeSK && !OfNoTopic(k) }
+
+// Item returns the row as an item.
+func (p TopicPurge) Item() store.Item {
+	before := make([]string, 0, len(p.Before))
+	for _, n := range slices.Sorted(maps.Keys(p.Before)) {
+		before = append(before, fmt.Sprintf("%d-%d", n, p.Before[n]))
+	}
+	a := make(attrs, 0, 2)
+	a.int(AttrAt, p.At)
+	a.list("before", before)
+	return a.item()
+}
+
+// TopicPurgeFrom reads a purge. Error: store.ErrCorrupt.
+func TopicPurgeFrom(it store.Item) (TopicPurge, error) {
+	p := TopicPurge{Before: map[int32]int64{}, At: num(it, AttrAt)}
+	for _, s := range it.Get("before").Strings() {
+		partition, before, _ := strings.Cut(s, "-")
+		n, err := strconv.ParseInt(partition, 10, 32)
+		at, bad := strconv.ParseInt(before, 10, 64)
+		if err != nil || bad != nil || n < 0 || at < 0 {
+			return p, fmt.Errorf("%w: purge %.64q", store.ErrCorrupt, s)
+		}
+		p.Before[int32(n)] = at
+	}
+	return p, nil
 }
 
 // TopicCountersKey is the key of the counters that the topics of a slot share: attributes

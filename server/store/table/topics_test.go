@@ -34,6 +34,7 @@ func topicSamples() []store.Row {
 			Role: "ROLE_SUBSCRIBER", Groups: []string{"billing-*", "ledger"},
 		}.Item()},
 		{Key: TopicTrimKey("orders", 3), Item: TopicTrim{Before: 100, At: at}.Item()},
+		{Key: TopicPurgeKey("orders"), Item: TopicPurge{Before: map[int32]int64{11: 7, 2: 100}, At: at}.Item()},
 		{Key: SubscriptionKey("orders", "email"), Item: Subscription{
 			Generation: 2, State: "active", Version: 9, Config: "{}", SubscribedAt: at, LastActiveAt: at + 2,
 			HeartbeatAt: at + 1, Heartbeats: 4, Restarts: 1, Gap: true,

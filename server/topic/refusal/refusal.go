@@ -28,6 +28,7 @@ const (
 	SessionGone          Reason = "SESSION_GONE"
 	ProducerNumberTooOld Reason = "PRODUCER_NUMBER_TOO_OLD"
 	ProducerNumberReused Reason = "PRODUCER_NUMBER_REUSED" // for another request
+	MessageNotFound      Reason = "MESSAGE_NOT_FOUND"      // it is no longer kept, or was not published yet
 	PositionOutOfRange   Reason = "POSITION_OUT_OF_RANGE"
 	TooLarge             Reason = "TOO_LARGE"
 	InvalidFilter        Reason = "INVALID_FILTER"

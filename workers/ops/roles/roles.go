@@ -54,8 +54,10 @@ var least = map[string]map[auth.Role][]string{
 		auth.Admin:     {"RemoveGroup", "Resurrect", "ForceComplete", "RunJob"},
 	},
 	topicv1connect.TopicServiceName: {
-		auth.Viewer: {"GetTopic", "ListTopics", "RecommendMode", "GetMessageStatus", "ListBindings"},
-		auth.Admin:  {"ConfigureTopic", "DeleteTopic", "Publish", "GetProducer", "SetBinding", "RemoveBinding"},
+		auth.Viewer:    {"GetTopic", "ListTopics", "RecommendMode", "GetMessageStatus", "ListBindings"},
+		auth.Moderator: {"GetMessage", "BrowseMessages"}, // what users wrote
+		auth.Admin: {"ConfigureTopic", "DeleteTopic", "Publish", "GetProducer", "SetBinding", "RemoveBinding",
+			"PurgeMessages"},
 	},
 	topicv1connect.SubscriptionServiceName: {
 		auth.Viewer: {"GetSubscription", "ListSubscriptions"},

@@ -1165,7 +1165,8 @@ type ReleasedMessages struct {
 	Retention int64 `protobuf:"varint,3,opt,name=retention,proto3" json:"retention,omitempty"`
 	// The group's position did not move for zombie_subscription_ttl.
 	Zombie int64 `protobuf:"varint,4,opt,name=zombie,proto3" json:"zombie,omitempty"`
-	// An operator forced the group past them (ForceComplete).
+	// An operator forced the group past them (ForceComplete), or an administrator of the topic removed
+	// them (PurgeMessages).
 	Forced int64 `protobuf:"varint,5,opt,name=forced,proto3" json:"forced,omitempty"`
 	// A request moved the group past them: SeekSubscription, Resurrect without a backfill, or
 	// CancelBackfill for messages that the backfill had brought back.

@@ -765,6 +765,79 @@ func (x *TopicMessage) GetPublishTime() *timestamppb.Timestamp {
 	return nil
 }
 
+// StoredMessage is a message with where it stands.
+type StoredMessage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id: partition and position.
+	MessageId string `protobuf:"bytes,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	// Its partition.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Its position in the partition.
+	Position int64 `protobuf:"varint,3,opt,name=position,proto3" json:"position,omitempty"`
+	// The message, with its publish_time.
+	Message       *TopicMessage `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredMessage) Reset() {
+	*x = StoredMessage{}
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredMessage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredMessage) ProtoMessage() {}
+
+func (x *StoredMessage) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredMessage.ProtoReflect.Descriptor instead.
+func (*StoredMessage) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *StoredMessage) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *StoredMessage) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *StoredMessage) GetPosition() int64 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *StoredMessage) GetMessage() *TopicMessage {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
 // Binding gives a principal a role.
 type Binding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -781,7 +854,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_parley_topic_v1_topic_proto_msgTypes[4]
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +866,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_proto_msgTypes[4]
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +879,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{4}
+	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Binding) GetPrincipal() string {
@@ -888,7 +961,13 @@ const file_parley_topic_v1_topic_proto_rawDesc = "" +
 	"\fpublish_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vpublishTime\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc6\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xaa\x01\n" +
+	"\rStoredMessage\x12&\n" +
+	"\n" +
+	"message_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18 R\tmessageId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1a\n" +
+	"\bposition\x18\x03 \x01(\x03R\bposition\x127\n" +
+	"\amessage\x18\x04 \x01(\v2\x1d.parley.topic.v1.TopicMessageR\amessage\"\xc6\x01\n" +
 	"\aBinding\x12(\n" +
 	"\tprincipal\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\xff\x01R\tprincipal\x125\n" +
@@ -938,7 +1017,7 @@ func file_parley_topic_v1_topic_proto_rawDescGZIP() []byte {
 }
 
 var file_parley_topic_v1_topic_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_parley_topic_v1_topic_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_parley_topic_v1_topic_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_parley_topic_v1_topic_proto_goTypes = []any{
 	(Semantics)(0),                // 0: parley.topic.v1.Semantics
 	(CompletionMode)(0),           // 1: parley.topic.v1.CompletionMode
@@ -949,32 +1028,34 @@ var file_parley_topic_v1_topic_proto_goTypes = []any{
 	(*Topic)(nil),                 // 6: parley.topic.v1.Topic
 	(*PartitionBounds)(nil),       // 7: parley.topic.v1.PartitionBounds
 	(*TopicMessage)(nil),          // 8: parley.topic.v1.TopicMessage
-	(*Binding)(nil),               // 9: parley.topic.v1.Binding
-	nil,                           // 10: parley.topic.v1.TopicMessage.HeadersEntry
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*StoredMessage)(nil),         // 9: parley.topic.v1.StoredMessage
+	(*Binding)(nil),               // 10: parley.topic.v1.Binding
+	nil,                           // 11: parley.topic.v1.TopicMessage.HeadersEntry
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_parley_topic_v1_topic_proto_depIdxs = []int32{
 	0,  // 0: parley.topic.v1.TopicConfig.semantics:type_name -> parley.topic.v1.Semantics
 	1,  // 1: parley.topic.v1.TopicConfig.completion_mode:type_name -> parley.topic.v1.CompletionMode
-	11, // 2: parley.topic.v1.TopicConfig.message_retention:type_name -> google.protobuf.Duration
-	11, // 3: parley.topic.v1.TopicConfig.max_retention:type_name -> google.protobuf.Duration
-	11, // 4: parley.topic.v1.TopicConfig.zero_subscription_retention:type_name -> google.protobuf.Duration
-	11, // 5: parley.topic.v1.TopicConfig.zombie_subscription_ttl:type_name -> google.protobuf.Duration
+	12, // 2: parley.topic.v1.TopicConfig.message_retention:type_name -> google.protobuf.Duration
+	12, // 3: parley.topic.v1.TopicConfig.max_retention:type_name -> google.protobuf.Duration
+	12, // 4: parley.topic.v1.TopicConfig.zero_subscription_retention:type_name -> google.protobuf.Duration
+	12, // 5: parley.topic.v1.TopicConfig.zombie_subscription_ttl:type_name -> google.protobuf.Duration
 	2,  // 6: parley.topic.v1.TopicConfig.source:type_name -> parley.topic.v1.Source
-	11, // 7: parley.topic.v1.TopicConfig.dead_retention:type_name -> google.protobuf.Duration
+	12, // 7: parley.topic.v1.TopicConfig.dead_retention:type_name -> google.protobuf.Duration
 	5,  // 8: parley.topic.v1.Topic.config:type_name -> parley.topic.v1.TopicConfig
-	12, // 9: parley.topic.v1.Topic.created_at:type_name -> google.protobuf.Timestamp
-	12, // 10: parley.topic.v1.Topic.updated_at:type_name -> google.protobuf.Timestamp
+	13, // 9: parley.topic.v1.Topic.created_at:type_name -> google.protobuf.Timestamp
+	13, // 10: parley.topic.v1.Topic.updated_at:type_name -> google.protobuf.Timestamp
 	7,  // 11: parley.topic.v1.Topic.partitions:type_name -> parley.topic.v1.PartitionBounds
-	10, // 12: parley.topic.v1.TopicMessage.headers:type_name -> parley.topic.v1.TopicMessage.HeadersEntry
-	12, // 13: parley.topic.v1.TopicMessage.publish_time:type_name -> google.protobuf.Timestamp
-	4,  // 14: parley.topic.v1.Binding.role:type_name -> parley.topic.v1.Role
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	11, // 12: parley.topic.v1.TopicMessage.headers:type_name -> parley.topic.v1.TopicMessage.HeadersEntry
+	13, // 13: parley.topic.v1.TopicMessage.publish_time:type_name -> google.protobuf.Timestamp
+	8,  // 14: parley.topic.v1.StoredMessage.message:type_name -> parley.topic.v1.TopicMessage
+	4,  // 15: parley.topic.v1.Binding.role:type_name -> parley.topic.v1.Role
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_parley_topic_v1_topic_proto_init() }
@@ -989,7 +1070,7 @@ func file_parley_topic_v1_topic_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_topic_v1_topic_proto_rawDesc), len(file_parley_topic_v1_topic_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1178,6 +1178,504 @@ func (x *GetMessageStatusResponse) GetAcknowledged() []string {
 	return nil
 }
 
+// GetMessageRequest names a message.
+type GetMessageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The topic.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// The message.
+	MessageId     string `protobuf:"bytes,2,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetMessageRequest) Reset() {
+	*x = GetMessageRequest{}
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetMessageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetMessageRequest) ProtoMessage() {}
+
+func (x *GetMessageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetMessageRequest.ProtoReflect.Descriptor instead.
+func (*GetMessageRequest) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GetMessageRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *GetMessageRequest) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+// GetMessageResponse holds the message.
+type GetMessageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The message.
+	Message       *StoredMessage `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetMessageResponse) Reset() {
+	*x = GetMessageResponse{}
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetMessageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetMessageResponse) ProtoMessage() {}
+
+func (x *GetMessageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetMessageResponse.ProtoReflect.Descriptor instead.
+func (*GetMessageResponse) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GetMessageResponse) GetMessage() *StoredMessage {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+// BrowseMessagesRequest asks for a page of messages.
+type BrowseMessagesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The topic.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// The partition; if it is not set all partitions, one after the other.
+	Partition *int32 `protobuf:"varint,2,opt,name=partition,proto3,oneof" json:"partition,omitempty"`
+	// Where to begin in each partition, the oldest message if it is not set. What is no longer kept is
+	// left out. With page_token it is where to begin in the partitions that follow.
+	From *Position `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	// Messages wanted; 0 means 100, more than 1,000 means 1,000. The page ends earlier behind the message
+	// with which it has more than 1 MiB.
+	MaxMessages int32 `protobuf:"varint,4,opt,name=max_messages,json=maxMessages,proto3" json:"max_messages,omitempty"`
+	// next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BrowseMessagesRequest) Reset() {
+	*x = BrowseMessagesRequest{}
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BrowseMessagesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BrowseMessagesRequest) ProtoMessage() {}
+
+func (x *BrowseMessagesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BrowseMessagesRequest.ProtoReflect.Descriptor instead.
+func (*BrowseMessagesRequest) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *BrowseMessagesRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *BrowseMessagesRequest) GetPartition() int32 {
+	if x != nil && x.Partition != nil {
+		return *x.Partition
+	}
+	return 0
+}
+
+func (x *BrowseMessagesRequest) GetFrom() *Position {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *BrowseMessagesRequest) GetMaxMessages() int32 {
+	if x != nil {
+		return x.MaxMessages
+	}
+	return 0
+}
+
+func (x *BrowseMessagesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// BrowseMessagesResponse is a page of messages.
+type BrowseMessagesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Messages by partition and position. There may be none although more follow, if the server has looked
+	// at as much as it does in one call.
+	Messages []*StoredMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
+	// Token of the next page; empty if the topic had no message behind this page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BrowseMessagesResponse) Reset() {
+	*x = BrowseMessagesResponse{}
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BrowseMessagesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BrowseMessagesResponse) ProtoMessage() {}
+
+func (x *BrowseMessagesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BrowseMessagesResponse.ProtoReflect.Descriptor instead.
+func (*BrowseMessagesResponse) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *BrowseMessagesResponse) GetMessages() []*StoredMessage {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+func (x *BrowseMessagesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// PurgeMessagesRequest says what to remove.
+type PurgeMessagesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The topic.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// The partitions; all if there are none.
+	Partitions []int32 `protobuf:"varint,2,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	// Messages before it are removed. latest is for all that are stored now. A message_id is for its
+	// partition only, and the message itself stays.
+	Before *Position `protobuf:"bytes,3,opt,name=before,proto3" json:"before,omitempty"`
+	// Only say what would be removed.
+	DryRun        bool `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgeMessagesRequest) Reset() {
+	*x = PurgeMessagesRequest{}
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgeMessagesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgeMessagesRequest) ProtoMessage() {}
+
+func (x *PurgeMessagesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgeMessagesRequest.ProtoReflect.Descriptor instead.
+func (*PurgeMessagesRequest) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *PurgeMessagesRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *PurgeMessagesRequest) GetPartitions() []int32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *PurgeMessagesRequest) GetBefore() *Position {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *PurgeMessagesRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// PurgeMessagesResponse says what was removed, or would be.
+type PurgeMessagesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What was removed, by partition.
+	Purges []*Purge `protobuf:"bytes,1,rep,name=purges,proto3" json:"purges,omitempty"`
+	// Groups that lose messages by it, those first that lose the most; at most 1,000.
+	Groups []*PurgedGroup `protobuf:"bytes,2,rep,name=groups,proto3" json:"groups,omitempty"`
+	// How many groups lose messages.
+	GroupCount    int32 `protobuf:"varint,3,opt,name=group_count,json=groupCount,proto3" json:"group_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgeMessagesResponse) Reset() {
+	*x = PurgeMessagesResponse{}
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgeMessagesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgeMessagesResponse) ProtoMessage() {}
+
+func (x *PurgeMessagesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgeMessagesResponse.ProtoReflect.Descriptor instead.
+func (*PurgeMessagesResponse) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *PurgeMessagesResponse) GetPurges() []*Purge {
+	if x != nil {
+		return x.Purges
+	}
+	return nil
+}
+
+func (x *PurgeMessagesResponse) GetGroups() []*PurgedGroup {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *PurgeMessagesResponse) GetGroupCount() int32 {
+	if x != nil {
+		return x.GroupCount
+	}
+	return 0
+}
+
+// Purge is what was removed of a partition.
+type Purge struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition.
+	Partition int32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Position of the oldest message before.
+	From int64 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
+	// Position of the oldest message after; the same if nothing was removed.
+	To            int64 `protobuf:"varint,3,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Purge) Reset() {
+	*x = Purge{}
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Purge) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Purge) ProtoMessage() {}
+
+func (x *Purge) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Purge.ProtoReflect.Descriptor instead.
+func (*Purge) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Purge) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *Purge) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *Purge) GetTo() int64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+// PurgedGroup is a group that loses messages by a purge.
+type PurgedGroup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The group.
+	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	// Messages that were due to it. Those that its filter would leave out count, too.
+	Messages      int64 `protobuf:"varint,2,opt,name=messages,proto3" json:"messages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgedGroup) Reset() {
+	*x = PurgedGroup{}
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgedGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgedGroup) ProtoMessage() {}
+
+func (x *PurgedGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgedGroup.ProtoReflect.Descriptor instead.
+func (*PurgedGroup) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *PurgedGroup) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *PurgedGroup) GetMessages() int64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
 // ListBindingsRequest names a topic.
 type ListBindingsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1189,7 +1687,7 @@ type ListBindingsRequest struct {
 
 func (x *ListBindingsRequest) Reset() {
 	*x = ListBindingsRequest{}
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[19]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1699,7 @@ func (x *ListBindingsRequest) String() string {
 func (*ListBindingsRequest) ProtoMessage() {}
 
 func (x *ListBindingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[19]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1712,7 @@ func (x *ListBindingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBindingsRequest.ProtoReflect.Descriptor instead.
 func (*ListBindingsRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{19}
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListBindingsRequest) GetTopic() string {
@@ -1235,7 +1733,7 @@ type ListBindingsResponse struct {
 
 func (x *ListBindingsResponse) Reset() {
 	*x = ListBindingsResponse{}
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[20]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1745,7 @@ func (x *ListBindingsResponse) String() string {
 func (*ListBindingsResponse) ProtoMessage() {}
 
 func (x *ListBindingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[20]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1758,7 @@ func (x *ListBindingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBindingsResponse.ProtoReflect.Descriptor instead.
 func (*ListBindingsResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{20}
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListBindingsResponse) GetBindings() []*Binding {
@@ -1289,7 +1787,7 @@ type SetBindingRequest struct {
 
 func (x *SetBindingRequest) Reset() {
 	*x = SetBindingRequest{}
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[21]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1799,7 @@ func (x *SetBindingRequest) String() string {
 func (*SetBindingRequest) ProtoMessage() {}
 
 func (x *SetBindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[21]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1812,7 @@ func (x *SetBindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetBindingRequest.ProtoReflect.Descriptor instead.
 func (*SetBindingRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{21}
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetBindingRequest) GetTopic() string {
@@ -1354,7 +1852,7 @@ type SetBindingResponse struct {
 
 func (x *SetBindingResponse) Reset() {
 	*x = SetBindingResponse{}
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[22]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1864,7 @@ func (x *SetBindingResponse) String() string {
 func (*SetBindingResponse) ProtoMessage() {}
 
 func (x *SetBindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[22]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1877,7 @@ func (x *SetBindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetBindingResponse.ProtoReflect.Descriptor instead.
 func (*SetBindingResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{22}
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{30}
 }
 
 // RemoveBindingRequest takes a role.
@@ -1395,7 +1893,7 @@ type RemoveBindingRequest struct {
 
 func (x *RemoveBindingRequest) Reset() {
 	*x = RemoveBindingRequest{}
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[23]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1407,7 +1905,7 @@ func (x *RemoveBindingRequest) String() string {
 func (*RemoveBindingRequest) ProtoMessage() {}
 
 func (x *RemoveBindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[23]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1420,7 +1918,7 @@ func (x *RemoveBindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveBindingRequest.ProtoReflect.Descriptor instead.
 func (*RemoveBindingRequest) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{23}
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RemoveBindingRequest) GetTopic() string {
@@ -1446,7 +1944,7 @@ type RemoveBindingResponse struct {
 
 func (x *RemoveBindingResponse) Reset() {
 	*x = RemoveBindingResponse{}
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[24]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1458,7 +1956,7 @@ func (x *RemoveBindingResponse) String() string {
 func (*RemoveBindingResponse) ProtoMessage() {}
 
 func (x *RemoveBindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[24]
+	mi := &file_parley_topic_v1_topic_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1471,14 +1969,14 @@ func (x *RemoveBindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveBindingResponse.ProtoReflect.Descriptor instead.
 func (*RemoveBindingResponse) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{24}
+	return file_parley_topic_v1_topic_service_proto_rawDescGZIP(), []int{32}
 }
 
 var File_parley_topic_v1_topic_service_proto protoreflect.FileDescriptor
 
 const file_parley_topic_v1_topic_service_proto_rawDesc = "" +
 	"\n" +
-	"#parley/topic/v1/topic_service.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bparley/topic/v1/topic.proto\"\xff\x01\n" +
+	"#parley/topic/v1/topic_service.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"parley/topic/v1/subscription.proto\x1a\x1bparley/topic/v1/topic.proto\"\xff\x01\n" +
 	"\x15ConfigureTopicRequest\x12?\n" +
 	"\x05topic\x18\x01 \x01(\tB)\xbaH&r$2\"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$R\x05topic\x124\n" +
 	"\x06config\x18\x02 \x01(\v2\x1c.parley.topic.v1.TopicConfigR\x06config\x129\n" +
@@ -1553,7 +2051,48 @@ const file_parley_topic_v1_topic_service_proto_rawDesc = "" +
 	"\brequired\x18\x02 \x03(\tB\x10\xbaH\r\x92\x01\n" +
 	"\x10\x90N\"\x05r\x03\x18\xff\x01R\brequired\x124\n" +
 	"\facknowledged\x18\x03 \x03(\tB\x10\xbaH\r\x92\x01\n" +
-	"\x10\x90N\"\x05r\x03\x18\xff\x01R\facknowledged\"7\n" +
+	"\x10\x90N\"\x05r\x03\x18\xff\x01R\facknowledged\"u\n" +
+	"\x11GetMessageRequest\x12 \n" +
+	"\x05topic\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\x12>\n" +
+	"\n" +
+	"message_id\x18\x02 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[0-9]{1,3}-[0-9]{1,19}$R\tmessageId\"N\n" +
+	"\x12GetMessageResponse\x128\n" +
+	"\amessage\x18\x01 \x01(\v2\x1e.parley.topic.v1.StoredMessageR\amessage\"\x94\x02\n" +
+	"\x15BrowseMessagesRequest\x12 \n" +
+	"\x05topic\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\x12-\n" +
+	"\tpartition\x18\x02 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xff\x01(\x00H\x00R\tpartition\x88\x01\x01\x12-\n" +
+	"\x04from\x18\x03 \x01(\v2\x19.parley.topic.v1.PositionR\x04from\x12*\n" +
+	"\fmax_messages\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\vmaxMessages\x12A\n" +
+	"\n" +
+	"page_token\x18\x05 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^([0-9]{1,3}-[0-9]{1,19})?$R\tpageTokenB\f\n" +
+	"\n" +
+	"_partition\"\x90\x01\n" +
+	"\x16BrowseMessagesResponse\x12E\n" +
+	"\bmessages\x18\x01 \x03(\v2\x1e.parley.topic.v1.StoredMessageB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\bmessages\x12/\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18 R\rnextPageToken\"\xc2\x01\n" +
+	"\x14PurgeMessagesRequest\x12 \n" +
+	"\x05topic\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\x124\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\x05B\x14\xbaH\x11\x92\x01\x0e\x10\x80\x02\x18\x01\"\a\x1a\x05\x18\xff\x01(\x00R\n" +
+	"partitions\x129\n" +
+	"\x06before\x18\x03 \x01(\v2\x19.parley.topic.v1.PositionB\x06\xbaH\x03\xc8\x01\x01R\x06before\x12\x17\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\xb4\x01\n" +
+	"\x15PurgeMessagesResponse\x129\n" +
+	"\x06purges\x18\x01 \x03(\v2\x16.parley.topic.v1.PurgeB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\x06purges\x12?\n" +
+	"\x06groups\x18\x02 \x03(\v2\x1c.parley.topic.v1.PurgedGroupB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x06groups\x12\x1f\n" +
+	"\vgroup_count\x18\x03 \x01(\x05R\n" +
+	"groupCount\"I\n" +
+	"\x05Purge\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\x03R\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\x03R\x02to\"I\n" +
+	"\vPurgedGroup\x12\x1e\n" +
+	"\x05group\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05group\x12\x1a\n" +
+	"\bmessages\x18\x02 \x01(\x03R\bmessages\"7\n" +
 	"\x13ListBindingsRequest\x12 \n" +
 	"\x05topic\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\"W\n" +
@@ -1578,7 +2117,7 @@ const file_parley_topic_v1_topic_service_proto_rawDesc = "" +
 	"\x1aMESSAGE_STATUS_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16MESSAGE_STATUS_PENDING\x10\x01\x12\x1d\n" +
 	"\x19MESSAGE_STATUS_PROCESSING\x10\x02\x12\x1c\n" +
-	"\x18MESSAGE_STATUS_COMPLETED\x10\x032\xdc\v\n" +
+	"\x18MESSAGE_STATUS_COMPLETED\x10\x032\x87\x0f\n" +
 	"\fTopicService\x12\x84\x01\n" +
 	"\x0eConfigureTopic\x12&.parley.topic.v1.ConfigureTopicRequest\x1a'.parley.topic.v1.ConfigureTopicResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\x1a\x16/api/v1/topics/{topic}\x12r\n" +
 	"\bGetTopic\x12 .parley.topic.v1.GetTopicRequest\x1a!.parley.topic.v1.GetTopicResponse\"!\x82\xd3\xe4\x93\x02\x18\x12\x16/api/v1/topics/{topic}\x90\x02\x01\x12p\n" +
@@ -1588,7 +2127,11 @@ const file_parley_topic_v1_topic_service_proto_rawDesc = "" +
 	"\rRecommendMode\x12%.parley.topic.v1.RecommendModeRequest\x1a&.parley.topic.v1.RecommendModeResponse\"\x1e\x82\xd3\xe4\x93\x02\x15\x12\x13/api/v1/topic-modes\x90\x02\x01\x12x\n" +
 	"\aPublish\x12\x1f.parley.topic.v1.PublishRequest\x1a .parley.topic.v1.PublishResponse\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/api/v1/topics/{topic}/messages\x12\x90\x01\n" +
 	"\vGetProducer\x12#.parley.topic.v1.GetProducerRequest\x1a$.parley.topic.v1.GetProducerResponse\"6\x82\xd3\xe4\x93\x02-\x12+/api/v1/topics/{topic}/producers/{producer}\x90\x02\x01\x12\xa7\x01\n" +
-	"\x10GetMessageStatus\x12(.parley.topic.v1.GetMessageStatusRequest\x1a).parley.topic.v1.GetMessageStatusResponse\">\x82\xd3\xe4\x93\x025\x123/api/v1/topics/{topic}/messages/{message_id}/status\x90\x02\x01\x12\x87\x01\n" +
+	"\x10GetMessageStatus\x12(.parley.topic.v1.GetMessageStatusRequest\x1a).parley.topic.v1.GetMessageStatusResponse\">\x82\xd3\xe4\x93\x025\x123/api/v1/topics/{topic}/messages/{message_id}/status\x90\x02\x01\x12\x8e\x01\n" +
+	"\n" +
+	"GetMessage\x12\".parley.topic.v1.GetMessageRequest\x1a#.parley.topic.v1.GetMessageResponse\"7\x82\xd3\xe4\x93\x02.\x12,/api/v1/topics/{topic}/messages/{message_id}\x90\x02\x01\x12\x8d\x01\n" +
+	"\x0eBrowseMessages\x12&.parley.topic.v1.BrowseMessagesRequest\x1a'.parley.topic.v1.BrowseMessagesResponse\"*\x82\xd3\xe4\x93\x02!\x12\x1f/api/v1/topics/{topic}/messages\x90\x02\x01\x12\x87\x01\n" +
+	"\rPurgeMessages\x12%.parley.topic.v1.PurgeMessagesRequest\x1a&.parley.topic.v1.PurgeMessagesResponse\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/api/v1/topics/{topic}:purge\x12\x87\x01\n" +
 	"\fListBindings\x12$.parley.topic.v1.ListBindingsRequest\x1a%.parley.topic.v1.ListBindingsResponse\"*\x82\xd3\xe4\x93\x02!\x12\x1f/api/v1/topics/{topic}/bindings\x90\x02\x01\x12\x8d\x01\n" +
 	"\n" +
 	"SetBinding\x12\".parley.topic.v1.SetBindingRequest\x1a#.parley.topic.v1.SetBindingResponse\"6\x82\xd3\xe4\x93\x020:\x01*\x1a+/api/v1/topics/{topic}/bindings/{principal}\x12\x93\x01\n" +
@@ -1608,7 +2151,7 @@ func file_parley_topic_v1_topic_service_proto_rawDescGZIP() []byte {
 }
 
 var file_parley_topic_v1_topic_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_parley_topic_v1_topic_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_parley_topic_v1_topic_service_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_parley_topic_v1_topic_service_proto_goTypes = []any{
 	(MessageStatus)(0),               // 0: parley.topic.v1.MessageStatus
 	(*ConfigureTopicRequest)(nil),    // 1: parley.topic.v1.ConfigureTopicRequest
@@ -1630,63 +2173,85 @@ var file_parley_topic_v1_topic_service_proto_goTypes = []any{
 	(*StoredNumber)(nil),             // 17: parley.topic.v1.StoredNumber
 	(*GetMessageStatusRequest)(nil),  // 18: parley.topic.v1.GetMessageStatusRequest
 	(*GetMessageStatusResponse)(nil), // 19: parley.topic.v1.GetMessageStatusResponse
-	(*ListBindingsRequest)(nil),      // 20: parley.topic.v1.ListBindingsRequest
-	(*ListBindingsResponse)(nil),     // 21: parley.topic.v1.ListBindingsResponse
-	(*SetBindingRequest)(nil),        // 22: parley.topic.v1.SetBindingRequest
-	(*SetBindingResponse)(nil),       // 23: parley.topic.v1.SetBindingResponse
-	(*RemoveBindingRequest)(nil),     // 24: parley.topic.v1.RemoveBindingRequest
-	(*RemoveBindingResponse)(nil),    // 25: parley.topic.v1.RemoveBindingResponse
-	(*TopicConfig)(nil),              // 26: parley.topic.v1.TopicConfig
-	(Preset)(0),                      // 27: parley.topic.v1.Preset
-	(*Topic)(nil),                    // 28: parley.topic.v1.Topic
-	(CompletionMode)(0),              // 29: parley.topic.v1.CompletionMode
-	(*TopicMessage)(nil),             // 30: parley.topic.v1.TopicMessage
-	(*timestamppb.Timestamp)(nil),    // 31: google.protobuf.Timestamp
-	(*Binding)(nil),                  // 32: parley.topic.v1.Binding
-	(Role)(0),                        // 33: parley.topic.v1.Role
+	(*GetMessageRequest)(nil),        // 20: parley.topic.v1.GetMessageRequest
+	(*GetMessageResponse)(nil),       // 21: parley.topic.v1.GetMessageResponse
+	(*BrowseMessagesRequest)(nil),    // 22: parley.topic.v1.BrowseMessagesRequest
+	(*BrowseMessagesResponse)(nil),   // 23: parley.topic.v1.BrowseMessagesResponse
+	(*PurgeMessagesRequest)(nil),     // 24: parley.topic.v1.PurgeMessagesRequest
+	(*PurgeMessagesResponse)(nil),    // 25: parley.topic.v1.PurgeMessagesResponse
+	(*Purge)(nil),                    // 26: parley.topic.v1.Purge
+	(*PurgedGroup)(nil),              // 27: parley.topic.v1.PurgedGroup
+	(*ListBindingsRequest)(nil),      // 28: parley.topic.v1.ListBindingsRequest
+	(*ListBindingsResponse)(nil),     // 29: parley.topic.v1.ListBindingsResponse
+	(*SetBindingRequest)(nil),        // 30: parley.topic.v1.SetBindingRequest
+	(*SetBindingResponse)(nil),       // 31: parley.topic.v1.SetBindingResponse
+	(*RemoveBindingRequest)(nil),     // 32: parley.topic.v1.RemoveBindingRequest
+	(*RemoveBindingResponse)(nil),    // 33: parley.topic.v1.RemoveBindingResponse
+	(*TopicConfig)(nil),              // 34: parley.topic.v1.TopicConfig
+	(Preset)(0),                      // 35: parley.topic.v1.Preset
+	(*Topic)(nil),                    // 36: parley.topic.v1.Topic
+	(CompletionMode)(0),              // 37: parley.topic.v1.CompletionMode
+	(*TopicMessage)(nil),             // 38: parley.topic.v1.TopicMessage
+	(*timestamppb.Timestamp)(nil),    // 39: google.protobuf.Timestamp
+	(*StoredMessage)(nil),            // 40: parley.topic.v1.StoredMessage
+	(*Position)(nil),                 // 41: parley.topic.v1.Position
+	(*Binding)(nil),                  // 42: parley.topic.v1.Binding
+	(Role)(0),                        // 43: parley.topic.v1.Role
 }
 var file_parley_topic_v1_topic_service_proto_depIdxs = []int32{
-	26, // 0: parley.topic.v1.ConfigureTopicRequest.config:type_name -> parley.topic.v1.TopicConfig
-	27, // 1: parley.topic.v1.ConfigureTopicRequest.preset:type_name -> parley.topic.v1.Preset
-	28, // 2: parley.topic.v1.ConfigureTopicResponse.topic:type_name -> parley.topic.v1.Topic
-	28, // 3: parley.topic.v1.GetTopicResponse.topic:type_name -> parley.topic.v1.Topic
-	28, // 4: parley.topic.v1.ListTopicsResponse.topics:type_name -> parley.topic.v1.Topic
-	29, // 5: parley.topic.v1.RecommendModeResponse.mode:type_name -> parley.topic.v1.CompletionMode
-	30, // 6: parley.topic.v1.PublishRequest.messages:type_name -> parley.topic.v1.TopicMessage
+	34, // 0: parley.topic.v1.ConfigureTopicRequest.config:type_name -> parley.topic.v1.TopicConfig
+	35, // 1: parley.topic.v1.ConfigureTopicRequest.preset:type_name -> parley.topic.v1.Preset
+	36, // 2: parley.topic.v1.ConfigureTopicResponse.topic:type_name -> parley.topic.v1.Topic
+	36, // 3: parley.topic.v1.GetTopicResponse.topic:type_name -> parley.topic.v1.Topic
+	36, // 4: parley.topic.v1.ListTopicsResponse.topics:type_name -> parley.topic.v1.Topic
+	37, // 5: parley.topic.v1.RecommendModeResponse.mode:type_name -> parley.topic.v1.CompletionMode
+	38, // 6: parley.topic.v1.PublishRequest.messages:type_name -> parley.topic.v1.TopicMessage
 	12, // 7: parley.topic.v1.PublishRequest.producer:type_name -> parley.topic.v1.Producer
 	14, // 8: parley.topic.v1.PublishResponse.results:type_name -> parley.topic.v1.PublishResult
 	17, // 9: parley.topic.v1.GetProducerResponse.numbers:type_name -> parley.topic.v1.StoredNumber
-	31, // 10: parley.topic.v1.StoredNumber.publish_time:type_name -> google.protobuf.Timestamp
+	39, // 10: parley.topic.v1.StoredNumber.publish_time:type_name -> google.protobuf.Timestamp
 	0,  // 11: parley.topic.v1.GetMessageStatusResponse.status:type_name -> parley.topic.v1.MessageStatus
-	32, // 12: parley.topic.v1.ListBindingsResponse.bindings:type_name -> parley.topic.v1.Binding
-	33, // 13: parley.topic.v1.SetBindingRequest.role:type_name -> parley.topic.v1.Role
-	1,  // 14: parley.topic.v1.TopicService.ConfigureTopic:input_type -> parley.topic.v1.ConfigureTopicRequest
-	3,  // 15: parley.topic.v1.TopicService.GetTopic:input_type -> parley.topic.v1.GetTopicRequest
-	5,  // 16: parley.topic.v1.TopicService.ListTopics:input_type -> parley.topic.v1.ListTopicsRequest
-	7,  // 17: parley.topic.v1.TopicService.DeleteTopic:input_type -> parley.topic.v1.DeleteTopicRequest
-	9,  // 18: parley.topic.v1.TopicService.RecommendMode:input_type -> parley.topic.v1.RecommendModeRequest
-	11, // 19: parley.topic.v1.TopicService.Publish:input_type -> parley.topic.v1.PublishRequest
-	15, // 20: parley.topic.v1.TopicService.GetProducer:input_type -> parley.topic.v1.GetProducerRequest
-	18, // 21: parley.topic.v1.TopicService.GetMessageStatus:input_type -> parley.topic.v1.GetMessageStatusRequest
-	20, // 22: parley.topic.v1.TopicService.ListBindings:input_type -> parley.topic.v1.ListBindingsRequest
-	22, // 23: parley.topic.v1.TopicService.SetBinding:input_type -> parley.topic.v1.SetBindingRequest
-	24, // 24: parley.topic.v1.TopicService.RemoveBinding:input_type -> parley.topic.v1.RemoveBindingRequest
-	2,  // 25: parley.topic.v1.TopicService.ConfigureTopic:output_type -> parley.topic.v1.ConfigureTopicResponse
-	4,  // 26: parley.topic.v1.TopicService.GetTopic:output_type -> parley.topic.v1.GetTopicResponse
-	6,  // 27: parley.topic.v1.TopicService.ListTopics:output_type -> parley.topic.v1.ListTopicsResponse
-	8,  // 28: parley.topic.v1.TopicService.DeleteTopic:output_type -> parley.topic.v1.DeleteTopicResponse
-	10, // 29: parley.topic.v1.TopicService.RecommendMode:output_type -> parley.topic.v1.RecommendModeResponse
-	13, // 30: parley.topic.v1.TopicService.Publish:output_type -> parley.topic.v1.PublishResponse
-	16, // 31: parley.topic.v1.TopicService.GetProducer:output_type -> parley.topic.v1.GetProducerResponse
-	19, // 32: parley.topic.v1.TopicService.GetMessageStatus:output_type -> parley.topic.v1.GetMessageStatusResponse
-	21, // 33: parley.topic.v1.TopicService.ListBindings:output_type -> parley.topic.v1.ListBindingsResponse
-	23, // 34: parley.topic.v1.TopicService.SetBinding:output_type -> parley.topic.v1.SetBindingResponse
-	25, // 35: parley.topic.v1.TopicService.RemoveBinding:output_type -> parley.topic.v1.RemoveBindingResponse
-	25, // [25:36] is the sub-list for method output_type
-	14, // [14:25] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	40, // 12: parley.topic.v1.GetMessageResponse.message:type_name -> parley.topic.v1.StoredMessage
+	41, // 13: parley.topic.v1.BrowseMessagesRequest.from:type_name -> parley.topic.v1.Position
+	40, // 14: parley.topic.v1.BrowseMessagesResponse.messages:type_name -> parley.topic.v1.StoredMessage
+	41, // 15: parley.topic.v1.PurgeMessagesRequest.before:type_name -> parley.topic.v1.Position
+	26, // 16: parley.topic.v1.PurgeMessagesResponse.purges:type_name -> parley.topic.v1.Purge
+	27, // 17: parley.topic.v1.PurgeMessagesResponse.groups:type_name -> parley.topic.v1.PurgedGroup
+	42, // 18: parley.topic.v1.ListBindingsResponse.bindings:type_name -> parley.topic.v1.Binding
+	43, // 19: parley.topic.v1.SetBindingRequest.role:type_name -> parley.topic.v1.Role
+	1,  // 20: parley.topic.v1.TopicService.ConfigureTopic:input_type -> parley.topic.v1.ConfigureTopicRequest
+	3,  // 21: parley.topic.v1.TopicService.GetTopic:input_type -> parley.topic.v1.GetTopicRequest
+	5,  // 22: parley.topic.v1.TopicService.ListTopics:input_type -> parley.topic.v1.ListTopicsRequest
+	7,  // 23: parley.topic.v1.TopicService.DeleteTopic:input_type -> parley.topic.v1.DeleteTopicRequest
+	9,  // 24: parley.topic.v1.TopicService.RecommendMode:input_type -> parley.topic.v1.RecommendModeRequest
+	11, // 25: parley.topic.v1.TopicService.Publish:input_type -> parley.topic.v1.PublishRequest
+	15, // 26: parley.topic.v1.TopicService.GetProducer:input_type -> parley.topic.v1.GetProducerRequest
+	18, // 27: parley.topic.v1.TopicService.GetMessageStatus:input_type -> parley.topic.v1.GetMessageStatusRequest
+	20, // 28: parley.topic.v1.TopicService.GetMessage:input_type -> parley.topic.v1.GetMessageRequest
+	22, // 29: parley.topic.v1.TopicService.BrowseMessages:input_type -> parley.topic.v1.BrowseMessagesRequest
+	24, // 30: parley.topic.v1.TopicService.PurgeMessages:input_type -> parley.topic.v1.PurgeMessagesRequest
+	28, // 31: parley.topic.v1.TopicService.ListBindings:input_type -> parley.topic.v1.ListBindingsRequest
+	30, // 32: parley.topic.v1.TopicService.SetBinding:input_type -> parley.topic.v1.SetBindingRequest
+	32, // 33: parley.topic.v1.TopicService.RemoveBinding:input_type -> parley.topic.v1.RemoveBindingRequest
+	2,  // 34: parley.topic.v1.TopicService.ConfigureTopic:output_type -> parley.topic.v1.ConfigureTopicResponse
+	4,  // 35: parley.topic.v1.TopicService.GetTopic:output_type -> parley.topic.v1.GetTopicResponse
+	6,  // 36: parley.topic.v1.TopicService.ListTopics:output_type -> parley.topic.v1.ListTopicsResponse
+	8,  // 37: parley.topic.v1.TopicService.DeleteTopic:output_type -> parley.topic.v1.DeleteTopicResponse
+	10, // 38: parley.topic.v1.TopicService.RecommendMode:output_type -> parley.topic.v1.RecommendModeResponse
+	13, // 39: parley.topic.v1.TopicService.Publish:output_type -> parley.topic.v1.PublishResponse
+	16, // 40: parley.topic.v1.TopicService.GetProducer:output_type -> parley.topic.v1.GetProducerResponse
+	19, // 41: parley.topic.v1.TopicService.GetMessageStatus:output_type -> parley.topic.v1.GetMessageStatusResponse
+	21, // 42: parley.topic.v1.TopicService.GetMessage:output_type -> parley.topic.v1.GetMessageResponse
+	23, // 43: parley.topic.v1.TopicService.BrowseMessages:output_type -> parley.topic.v1.BrowseMessagesResponse
+	25, // 44: parley.topic.v1.TopicService.PurgeMessages:output_type -> parley.topic.v1.PurgeMessagesResponse
+	29, // 45: parley.topic.v1.TopicService.ListBindings:output_type -> parley.topic.v1.ListBindingsResponse
+	31, // 46: parley.topic.v1.TopicService.SetBinding:output_type -> parley.topic.v1.SetBindingResponse
+	33, // 47: parley.topic.v1.TopicService.RemoveBinding:output_type -> parley.topic.v1.RemoveBindingResponse
+	34, // [34:48] is the sub-list for method output_type
+	20, // [20:34] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_parley_topic_v1_topic_service_proto_init() }
@@ -1694,14 +2259,16 @@ func file_parley_topic_v1_topic_service_proto_init() {
 	if File_parley_topic_v1_topic_service_proto != nil {
 		return
 	}
+	file_parley_topic_v1_subscription_proto_init()
 	file_parley_topic_v1_topic_proto_init()
+	file_parley_topic_v1_topic_service_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_topic_v1_topic_service_proto_rawDesc), len(file_parley_topic_v1_topic_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -33,6 +33,7 @@ func (j *Jobs) runRetention(ctx context.Context) {
 		}
 		j.rate.look(time.Now(), j.engine.Counters.Published.Load())
 		j.finishRemovals(ctx)
+		j.finishPurges(ctx)
 		j.follow(ctx)
 		trusted := j.trusts()
 		if time.Since(begin) >= every || j.crowded() {
@@ -310,11 +311,13 @@ func (j *Jobs) trim(ctx context.Context, l *serving.OpenTopic, n int) (removed, 
 		return 0, 0, err
 	}
 	p.Trimmed(begin)
-	if removed = begin - start; removed == 0 {
-		return 0, 0, nil // no batch lies before the limit as a whole
+	if removed = begin - start; removed <= 0 {
+		return 0, 0, nil // no batch lies before the limit as a whole, or the log begins with a batch that is purged in part
 	}
 	j.engine.Counters.Trimmed.Add(removed)
-	return removed, 0, j.trimmed(ctx, l, n, start, begin, watermark)
+	err = j.trimmed(ctx, l, n, start, begin, watermark)
+	done := map[int32]storage.Removed{int32(n): {Asked: limit, Start: begin}}
+	return removed, 0, errors.Join(err, j.engine.Catalog.PurgeDone(ctx, t, done))
 }
 
 // trimmed leaves a row of what was removed.

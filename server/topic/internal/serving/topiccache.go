@@ -114,6 +114,9 @@ func (s *TopicCache) load(ctx context.Context, t *storage.Topic) (*OpenTopic, er
 		l.Parts = append(l.Parts, p)
 	}
 	reconcile(l)
+	if err := s.finishPurge(ctx, l); err != nil {
+		return nil, fmt.Errorf("purge of topic %s: %w", t.Name, err)
+	}
 	for _, sub := range t.Subscriptions() {
 		if sub.State != storage.Cancelled {
 			s.Register(l, sub)

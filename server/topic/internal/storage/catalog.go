@@ -47,6 +47,8 @@ type Topic struct {
 	view atomic.Pointer[View]
 	lock sync.RWMutex             // see Changing and Reading
 	subs map[string]*Subscription // guarded by lock
+
+	purge purge
 }
 
 // View is what a topic was at a time. It does not change.
@@ -150,6 +152,9 @@ func (t *Topic) add(v *View, row store.Row, read *parsed) error {
 			return err
 		}
 		t.subs[group] = sub
+	}
+	if table.IsTopicPurge(row.Key) {
+		return t.addPurge(row)
 	}
 	return nil
 }

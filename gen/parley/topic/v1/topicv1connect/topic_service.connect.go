@@ -54,6 +54,14 @@ const (
 	// TopicServiceGetMessageStatusProcedure is the fully-qualified name of the TopicService's
 	// GetMessageStatus RPC.
 	TopicServiceGetMessageStatusProcedure = "/parley.topic.v1.TopicService/GetMessageStatus"
+	// TopicServiceGetMessageProcedure is the fully-qualified name of the TopicService's GetMessage RPC.
+	TopicServiceGetMessageProcedure = "/parley.topic.v1.TopicService/GetMessage"
+	// TopicServiceBrowseMessagesProcedure is the fully-qualified name of the TopicService's
+	// BrowseMessages RPC.
+	TopicServiceBrowseMessagesProcedure = "/parley.topic.v1.TopicService/BrowseMessages"
+	// TopicServicePurgeMessagesProcedure is the fully-qualified name of the TopicService's
+	// PurgeMessages RPC.
+	TopicServicePurgeMessagesProcedure = "/parley.topic.v1.TopicService/PurgeMessages"
 	// TopicServiceListBindingsProcedure is the fully-qualified name of the TopicService's ListBindings
 	// RPC.
 	TopicServiceListBindingsProcedure = "/parley.topic.v1.TopicService/ListBindings"
@@ -85,6 +93,20 @@ type TopicServiceClient interface {
 	GetProducer(context.Context, *v1.GetProducerRequest) (*v1.GetProducerResponse, error)
 	// GetMessageStatus says who has acknowledged a message and who has not.
 	GetMessageStatus(context.Context, *v1.GetMessageStatusRequest) (*v1.GetMessageStatusResponse, error)
+	// GetMessage returns a message that the topic has. It changes nothing. The caller needs the role
+	// subscriber, for whatever groups, or admin. A message that is no longer kept, or has not been
+	// published, is not_found, MESSAGE_NOT_FOUND; the text says which.
+	GetMessage(context.Context, *v1.GetMessageRequest) (*v1.GetMessageResponse, error)
+	// BrowseMessages returns a page of the messages that the topic has. It needs no subscription, and
+	// changes no group: what it returns is still delivered. The caller needs the role subscriber, for
+	// whatever groups, or admin.
+	BrowseMessages(context.Context, *v1.BrowseMessagesRequest) (*v1.BrowseMessagesResponse, error)
+	// PurgeMessages removes messages, for good, although groups have not acknowledged them. Only
+	// administrators of the topic may do so. A group loses what was due to it, which its ledger counts as
+	// forced; leases of these messages end (LeaseLost), and acknowledgements of them do nothing. A call may
+	// be repeated. If it ends with an error, the server may still remove the messages later, also after a
+	// restart. Dead letters are not purged: operators discard them.
+	PurgeMessages(context.Context, *v1.PurgeMessagesRequest) (*v1.PurgeMessagesResponse, error)
 	// ListBindings returns a topic's bindings.
 	ListBindings(context.Context, *v1.ListBindingsRequest) (*v1.ListBindingsResponse, error)
 	// SetBinding gives a principal a role in a topic, in place of the one it had. A call that
@@ -160,6 +182,26 @@ func NewTopicServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		getMessage: connect.NewClient[v1.GetMessageRequest, v1.GetMessageResponse](
+			httpClient,
+			baseURL+TopicServiceGetMessageProcedure,
+			connect.WithSchema(topicServiceMethods.ByName("GetMessage")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		browseMessages: connect.NewClient[v1.BrowseMessagesRequest, v1.BrowseMessagesResponse](
+			httpClient,
+			baseURL+TopicServiceBrowseMessagesProcedure,
+			connect.WithSchema(topicServiceMethods.ByName("BrowseMessages")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		purgeMessages: connect.NewClient[v1.PurgeMessagesRequest, v1.PurgeMessagesResponse](
+			httpClient,
+			baseURL+TopicServicePurgeMessagesProcedure,
+			connect.WithSchema(topicServiceMethods.ByName("PurgeMessages")),
+			connect.WithClientOptions(opts...),
+		),
 		listBindings: connect.NewClient[v1.ListBindingsRequest, v1.ListBindingsResponse](
 			httpClient,
 			baseURL+TopicServiceListBindingsProcedure,
@@ -192,6 +234,9 @@ type topicServiceClient struct {
 	publish          *connect.Client[v1.PublishRequest, v1.PublishResponse]
 	getProducer      *connect.Client[v1.GetProducerRequest, v1.GetProducerResponse]
 	getMessageStatus *connect.Client[v1.GetMessageStatusRequest, v1.GetMessageStatusResponse]
+	getMessage       *connect.Client[v1.GetMessageRequest, v1.GetMessageResponse]
+	browseMessages   *connect.Client[v1.BrowseMessagesRequest, v1.BrowseMessagesResponse]
+	purgeMessages    *connect.Client[v1.PurgeMessagesRequest, v1.PurgeMessagesResponse]
 	listBindings     *connect.Client[v1.ListBindingsRequest, v1.ListBindingsResponse]
 	setBinding       *connect.Client[v1.SetBindingRequest, v1.SetBindingResponse]
 	removeBinding    *connect.Client[v1.RemoveBindingRequest, v1.RemoveBindingResponse]
@@ -269,6 +314,33 @@ func (c *topicServiceClient) GetMessageStatus(ctx context.Context, req *v1.GetMe
 	return nil, err
 }
 
+// GetMessage calls parley.topic.v1.TopicService.GetMessage.
+func (c *topicServiceClient) GetMessage(ctx context.Context, req *v1.GetMessageRequest) (*v1.GetMessageResponse, error) {
+	response, err := c.getMessage.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// BrowseMessages calls parley.topic.v1.TopicService.BrowseMessages.
+func (c *topicServiceClient) BrowseMessages(ctx context.Context, req *v1.BrowseMessagesRequest) (*v1.BrowseMessagesResponse, error) {
+	response, err := c.browseMessages.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// PurgeMessages calls parley.topic.v1.TopicService.PurgeMessages.
+func (c *topicServiceClient) PurgeMessages(ctx context.Context, req *v1.PurgeMessagesRequest) (*v1.PurgeMessagesResponse, error) {
+	response, err := c.purgeMessages.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ListBindings calls parley.topic.v1.TopicService.ListBindings.
 func (c *topicServiceClient) ListBindings(ctx context.Context, req *v1.ListBindingsRequest) (*v1.ListBindingsResponse, error) {
 	response, err := c.listBindings.CallUnary(ctx, connect.NewRequest(req))
@@ -317,6 +389,20 @@ type TopicServiceHandler interface {
 	GetProducer(context.Context, *v1.GetProducerRequest) (*v1.GetProducerResponse, error)
 	// GetMessageStatus says who has acknowledged a message and who has not.
 	GetMessageStatus(context.Context, *v1.GetMessageStatusRequest) (*v1.GetMessageStatusResponse, error)
+	// GetMessage returns a message that the topic has. It changes nothing. The caller needs the role
+	// subscriber, for whatever groups, or admin. A message that is no longer kept, or has not been
+	// published, is not_found, MESSAGE_NOT_FOUND; the text says which.
+	GetMessage(context.Context, *v1.GetMessageRequest) (*v1.GetMessageResponse, error)
+	// BrowseMessages returns a page of the messages that the topic has. It needs no subscription, and
+	// changes no group: what it returns is still delivered. The caller needs the role subscriber, for
+	// whatever groups, or admin.
+	BrowseMessages(context.Context, *v1.BrowseMessagesRequest) (*v1.BrowseMessagesResponse, error)
+	// PurgeMessages removes messages, for good, although groups have not acknowledged them. Only
+	// administrators of the topic may do so. A group loses what was due to it, which its ledger counts as
+	// forced; leases of these messages end (LeaseLost), and acknowledgements of them do nothing. A call may
+	// be repeated. If it ends with an error, the server may still remove the messages later, also after a
+	// restart. Dead letters are not purged: operators discard them.
+	PurgeMessages(context.Context, *v1.PurgeMessagesRequest) (*v1.PurgeMessagesResponse, error)
 	// ListBindings returns a topic's bindings.
 	ListBindings(context.Context, *v1.ListBindingsRequest) (*v1.ListBindingsResponse, error)
 	// SetBinding gives a principal a role in a topic, in place of the one it had. A call that
@@ -388,6 +474,26 @@ func NewTopicServiceHandler(svc TopicServiceHandler, opts ...connect.HandlerOpti
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	topicServiceGetMessageHandler := connect.NewUnaryHandlerSimple(
+		TopicServiceGetMessageProcedure,
+		svc.GetMessage,
+		connect.WithSchema(topicServiceMethods.ByName("GetMessage")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	topicServiceBrowseMessagesHandler := connect.NewUnaryHandlerSimple(
+		TopicServiceBrowseMessagesProcedure,
+		svc.BrowseMessages,
+		connect.WithSchema(topicServiceMethods.ByName("BrowseMessages")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	topicServicePurgeMessagesHandler := connect.NewUnaryHandlerSimple(
+		TopicServicePurgeMessagesProcedure,
+		svc.PurgeMessages,
+		connect.WithSchema(topicServiceMethods.ByName("PurgeMessages")),
+		connect.WithHandlerOptions(opts...),
+	)
 	topicServiceListBindingsHandler := connect.NewUnaryHandlerSimple(
 		TopicServiceListBindingsProcedure,
 		svc.ListBindings,
@@ -425,6 +531,12 @@ func NewTopicServiceHandler(svc TopicServiceHandler, opts ...connect.HandlerOpti
 			topicServiceGetProducerHandler.ServeHTTP(w, r)
 		case TopicServiceGetMessageStatusProcedure:
 			topicServiceGetMessageStatusHandler.ServeHTTP(w, r)
+		case TopicServiceGetMessageProcedure:
+			topicServiceGetMessageHandler.ServeHTTP(w, r)
+		case TopicServiceBrowseMessagesProcedure:
+			topicServiceBrowseMessagesHandler.ServeHTTP(w, r)
+		case TopicServicePurgeMessagesProcedure:
+			topicServicePurgeMessagesHandler.ServeHTTP(w, r)
 		case TopicServiceListBindingsProcedure:
 			topicServiceListBindingsHandler.ServeHTTP(w, r)
 		case TopicServiceSetBindingProcedure:
@@ -470,6 +582,18 @@ func (UnimplementedTopicServiceHandler) GetProducer(context.Context, *v1.GetProd
 
 func (UnimplementedTopicServiceHandler) GetMessageStatus(context.Context, *v1.GetMessageStatusRequest) (*v1.GetMessageStatusResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.topic.v1.TopicService.GetMessageStatus is not implemented"))
+}
+
+func (UnimplementedTopicServiceHandler) GetMessage(context.Context, *v1.GetMessageRequest) (*v1.GetMessageResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.topic.v1.TopicService.GetMessage is not implemented"))
+}
+
+func (UnimplementedTopicServiceHandler) BrowseMessages(context.Context, *v1.BrowseMessagesRequest) (*v1.BrowseMessagesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.topic.v1.TopicService.BrowseMessages is not implemented"))
+}
+
+func (UnimplementedTopicServiceHandler) PurgeMessages(context.Context, *v1.PurgeMessagesRequest) (*v1.PurgeMessagesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.topic.v1.TopicService.PurgeMessages is not implemented"))
 }
 
 func (UnimplementedTopicServiceHandler) ListBindings(context.Context, *v1.ListBindingsRequest) (*v1.ListBindingsResponse, error) {

@@ -554,7 +554,8 @@ export declare type ReleasedMessages = Message<"parley.topic.v1.ReleasedMessages
   zombie: bigint;
 
   /**
-   * An operator forced the group past them (ForceComplete).
+   * An operator forced the group past them (ForceComplete), or an administrator of the topic removed
+   * them (PurgeMessages).
    *
    * @generated from field: int64 forced = 5;
    */

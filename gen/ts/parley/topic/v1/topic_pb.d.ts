@@ -297,6 +297,47 @@ export declare type TopicMessage = Message<"parley.topic.v1.TopicMessage"> & {
 export declare const TopicMessageSchema: GenMessage<TopicMessage>;
 
 /**
+ * StoredMessage is a message with where it stands.
+ *
+ * @generated from message parley.topic.v1.StoredMessage
+ */
+export declare type StoredMessage = Message<"parley.topic.v1.StoredMessage"> & {
+  /**
+   * Its id: partition and position.
+   *
+   * @generated from field: string message_id = 1;
+   */
+  messageId: string;
+
+  /**
+   * Its partition.
+   *
+   * @generated from field: int32 partition = 2;
+   */
+  partition: number;
+
+  /**
+   * Its position in the partition.
+   *
+   * @generated from field: int64 position = 3;
+   */
+  position: bigint;
+
+  /**
+   * The message, with its publish_time.
+   *
+   * @generated from field: parley.topic.v1.TopicMessage message = 4;
+   */
+  message?: TopicMessage | undefined;
+};
+
+/**
+ * Describes the message parley.topic.v1.StoredMessage.
+ * Use `create(StoredMessageSchema)` to create a new message.
+ */
+export declare const StoredMessageSchema: GenMessage<StoredMessage>;
+
+/**
  * Binding gives a principal a role.
  *
  * @generated from message parley.topic.v1.Binding

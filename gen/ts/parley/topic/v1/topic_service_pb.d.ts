@@ -4,8 +4,9 @@
 
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
-import type { Binding, CompletionMode, Preset, Role, Topic, TopicConfig, TopicMessage } from "./topic_pb.js";
+import type { Binding, CompletionMode, Preset, Role, StoredMessage, Topic, TopicConfig, TopicMessage } from "./topic_pb.js";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import type { Position } from "./subscription_pb.js";
 
 /**
  * Describes the file parley/topic/v1/topic_service.proto.
@@ -569,6 +570,268 @@ export declare type GetMessageStatusResponse = Message<"parley.topic.v1.GetMessa
 export declare const GetMessageStatusResponseSchema: GenMessage<GetMessageStatusResponse>;
 
 /**
+ * GetMessageRequest names a message.
+ *
+ * @generated from message parley.topic.v1.GetMessageRequest
+ */
+export declare type GetMessageRequest = Message<"parley.topic.v1.GetMessageRequest"> & {
+  /**
+   * The topic.
+   *
+   * @generated from field: string topic = 1;
+   */
+  topic: string;
+
+  /**
+   * The message.
+   *
+   * @generated from field: string message_id = 2;
+   */
+  messageId: string;
+};
+
+/**
+ * Describes the message parley.topic.v1.GetMessageRequest.
+ * Use `create(GetMessageRequestSchema)` to create a new message.
+ */
+export declare const GetMessageRequestSchema: GenMessage<GetMessageRequest>;
+
+/**
+ * GetMessageResponse holds the message.
+ *
+ * @generated from message parley.topic.v1.GetMessageResponse
+ */
+export declare type GetMessageResponse = Message<"parley.topic.v1.GetMessageResponse"> & {
+  /**
+   * The message.
+   *
+   * @generated from field: parley.topic.v1.StoredMessage message = 1;
+   */
+  message?: StoredMessage | undefined;
+};
+
+/**
+ * Describes the message parley.topic.v1.GetMessageResponse.
+ * Use `create(GetMessageResponseSchema)` to create a new message.
+ */
+export declare const GetMessageResponseSchema: GenMessage<GetMessageResponse>;
+
+/**
+ * BrowseMessagesRequest asks for a page of messages.
+ *
+ * @generated from message parley.topic.v1.BrowseMessagesRequest
+ */
+export declare type BrowseMessagesRequest = Message<"parley.topic.v1.BrowseMessagesRequest"> & {
+  /**
+   * The topic.
+   *
+   * @generated from field: string topic = 1;
+   */
+  topic: string;
+
+  /**
+   * The partition; if it is not set all partitions, one after the other.
+   *
+   * @generated from field: optional int32 partition = 2;
+   */
+  partition?: number | undefined;
+
+  /**
+   * Where to begin in each partition, the oldest message if it is not set. What is no longer kept is
+   * left out. With page_token it is where to begin in the partitions that follow.
+   *
+   * @generated from field: parley.topic.v1.Position from = 3;
+   */
+  from?: Position | undefined;
+
+  /**
+   * Messages wanted; 0 means 100, more than 1,000 means 1,000. The page ends earlier behind the message
+   * with which it has more than 1 MiB.
+   *
+   * @generated from field: int32 max_messages = 4;
+   */
+  maxMessages: number;
+
+  /**
+   * next_page_token of the page before.
+   *
+   * @generated from field: string page_token = 5;
+   */
+  pageToken: string;
+};
+
+/**
+ * Describes the message parley.topic.v1.BrowseMessagesRequest.
+ * Use `create(BrowseMessagesRequestSchema)` to create a new message.
+ */
+export declare const BrowseMessagesRequestSchema: GenMessage<BrowseMessagesRequest>;
+
+/**
+ * BrowseMessagesResponse is a page of messages.
+ *
+ * @generated from message parley.topic.v1.BrowseMessagesResponse
+ */
+export declare type BrowseMessagesResponse = Message<"parley.topic.v1.BrowseMessagesResponse"> & {
+  /**
+   * Messages by partition and position. There may be none although more follow, if the server has looked
+   * at as much as it does in one call.
+   *
+   * @generated from field: repeated parley.topic.v1.StoredMessage messages = 1;
+   */
+  messages: StoredMessage[];
+
+  /**
+   * Token of the next page; empty if the topic had no message behind this page.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+};
+
+/**
+ * Describes the message parley.topic.v1.BrowseMessagesResponse.
+ * Use `create(BrowseMessagesResponseSchema)` to create a new message.
+ */
+export declare const BrowseMessagesResponseSchema: GenMessage<BrowseMessagesResponse>;
+
+/**
+ * PurgeMessagesRequest says what to remove.
+ *
+ * @generated from message parley.topic.v1.PurgeMessagesRequest
+ */
+export declare type PurgeMessagesRequest = Message<"parley.topic.v1.PurgeMessagesRequest"> & {
+  /**
+   * The topic.
+   *
+   * @generated from field: string topic = 1;
+   */
+  topic: string;
+
+  /**
+   * The partitions; all if there are none.
+   *
+   * @generated from field: repeated int32 partitions = 2;
+   */
+  partitions: number[];
+
+  /**
+   * Messages before it are removed. latest is for all that are stored now. A message_id is for its
+   * partition only, and the message itself stays.
+   *
+   * @generated from field: parley.topic.v1.Position before = 3;
+   */
+  before?: Position | undefined;
+
+  /**
+   * Only say what would be removed.
+   *
+   * @generated from field: bool dry_run = 4;
+   */
+  dryRun: boolean;
+};
+
+/**
+ * Describes the message parley.topic.v1.PurgeMessagesRequest.
+ * Use `create(PurgeMessagesRequestSchema)` to create a new message.
+ */
+export declare const PurgeMessagesRequestSchema: GenMessage<PurgeMessagesRequest>;
+
+/**
+ * PurgeMessagesResponse says what was removed, or would be.
+ *
+ * @generated from message parley.topic.v1.PurgeMessagesResponse
+ */
+export declare type PurgeMessagesResponse = Message<"parley.topic.v1.PurgeMessagesResponse"> & {
+  /**
+   * What was removed, by partition.
+   *
+   * @generated from field: repeated parley.topic.v1.Purge purges = 1;
+   */
+  purges: Purge[];
+
+  /**
+   * Groups that lose messages by it, those first that lose the most; at most 1,000.
+   *
+   * @generated from field: repeated parley.topic.v1.PurgedGroup groups = 2;
+   */
+  groups: PurgedGroup[];
+
+  /**
+   * How many groups lose messages.
+   *
+   * @generated from field: int32 group_count = 3;
+   */
+  groupCount: number;
+};
+
+/**
+ * Describes the message parley.topic.v1.PurgeMessagesResponse.
+ * Use `create(PurgeMessagesResponseSchema)` to create a new message.
+ */
+export declare const PurgeMessagesResponseSchema: GenMessage<PurgeMessagesResponse>;
+
+/**
+ * Purge is what was removed of a partition.
+ *
+ * @generated from message parley.topic.v1.Purge
+ */
+export declare type Purge = Message<"parley.topic.v1.Purge"> & {
+  /**
+   * The partition.
+   *
+   * @generated from field: int32 partition = 1;
+   */
+  partition: number;
+
+  /**
+   * Position of the oldest message before.
+   *
+   * @generated from field: int64 from = 2;
+   */
+  from: bigint;
+
+  /**
+   * Position of the oldest message after; the same if nothing was removed.
+   *
+   * @generated from field: int64 to = 3;
+   */
+  to: bigint;
+};
+
+/**
+ * Describes the message parley.topic.v1.Purge.
+ * Use `create(PurgeSchema)` to create a new message.
+ */
+export declare const PurgeSchema: GenMessage<Purge>;
+
+/**
+ * PurgedGroup is a group that loses messages by a purge.
+ *
+ * @generated from message parley.topic.v1.PurgedGroup
+ */
+export declare type PurgedGroup = Message<"parley.topic.v1.PurgedGroup"> & {
+  /**
+   * The group.
+   *
+   * @generated from field: string group = 1;
+   */
+  group: string;
+
+  /**
+   * Messages that were due to it. Those that its filter would leave out count, too.
+   *
+   * @generated from field: int64 messages = 2;
+   */
+  messages: bigint;
+};
+
+/**
+ * Describes the message parley.topic.v1.PurgedGroup.
+ * Use `create(PurgedGroupSchema)` to create a new message.
+ */
+export declare const PurgedGroupSchema: GenMessage<PurgedGroup>;
+
+/**
  * ListBindingsRequest names a topic.
  *
  * @generated from message parley.topic.v1.ListBindingsRequest
@@ -839,6 +1102,44 @@ export declare const TopicService: GenService<{
     methodKind: "unary";
     input: typeof GetMessageStatusRequestSchema;
     output: typeof GetMessageStatusResponseSchema;
+  },
+  /**
+   * GetMessage returns a message that the topic has. It changes nothing. The caller needs the role
+   * subscriber, for whatever groups, or admin. A message that is no longer kept, or has not been
+   * published, is not_found, MESSAGE_NOT_FOUND; the text says which.
+   *
+   * @generated from rpc parley.topic.v1.TopicService.GetMessage
+   */
+  getMessage: {
+    methodKind: "unary";
+    input: typeof GetMessageRequestSchema;
+    output: typeof GetMessageResponseSchema;
+  },
+  /**
+   * BrowseMessages returns a page of the messages that the topic has. It needs no subscription, and
+   * changes no group: what it returns is still delivered. The caller needs the role subscriber, for
+   * whatever groups, or admin.
+   *
+   * @generated from rpc parley.topic.v1.TopicService.BrowseMessages
+   */
+  browseMessages: {
+    methodKind: "unary";
+    input: typeof BrowseMessagesRequestSchema;
+    output: typeof BrowseMessagesResponseSchema;
+  },
+  /**
+   * PurgeMessages removes messages, for good, although groups have not acknowledged them. Only
+   * administrators of the topic may do so. A group loses what was due to it, which its ledger counts as
+   * forced; leases of these messages end (LeaseLost), and acknowledgements of them do nothing. A call may
+   * be repeated. If it ends with an error, the server may still remove the messages later, also after a
+   * restart. Dead letters are not purged: operators discard them.
+   *
+   * @generated from rpc parley.topic.v1.TopicService.PurgeMessages
+   */
+  purgeMessages: {
+    methodKind: "unary";
+    input: typeof PurgeMessagesRequestSchema;
+    output: typeof PurgeMessagesResponseSchema;
   },
   /**
    * ListBindings returns a topic's bindings.
