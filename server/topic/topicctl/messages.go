@@ -279,8 +279,10 @@ func (c *call) printMessageJSON(m *topic.Received) error {
 		return err
 	}
 	fields["id"], fields["topic"] = m.ID, c.args[0]
+	if m.Attempt > 0 {
+		fields["attempt"] = m.Attempt
+	}
 	fields["partition"], fields["position"] = m.Partition, strconv.FormatInt(m.Position, 10) // as in all JSON of the API
-	fields["attempt"] = m.Attempt
 	if b, err = json.Marshal(fields); err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@ func Command(config func() (opsctl.Config, error)) *cobra.Command {
 	p := &program{config: config}
 	return cmdline.Group("topics", "commands on durable topics",
 		p.create(), p.list(), p.describe(), p.remove(), p.publish(), p.tail(), p.status(),
+		p.get(), p.browse(), p.purge(),
 		p.groups(), p.subscribe(), p.updateSubscription(), p.pause(), p.resume(), p.cancel(), p.seek(), p.unpark(),
 		p.bindings(), p.backfill(),
 		p.health(), p.monitors(), p.removeGroup(), p.resurrect(), p.forceComplete(), p.jobs(), p.audit())
