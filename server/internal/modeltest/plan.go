@@ -31,7 +31,7 @@ func (w *World) plan() []*topicState {
 	counted.group("mortal", 0, dies).mortal = true
 	fast := w.topic("fast", &topicv1.TopicConfig{Semantics: pubSub, Partitions: 2,
 		CompletionMode: topicv1.CompletionMode_COMPLETION_MODE_OFFSET_WATERMARK})
-	fast.group("plain", 1, nil).steady = true
+	fast.group("plain", 1, bounded).steady = true
 	fast.group("keyed", 0, byKey).steady = true
 	fast.group("mortal", 0, dies).mortal = true
 	work := w.topic("work", &topicv1.TopicConfig{Semantics: topicv1.Semantics_SEMANTICS_QUEUE, Partitions: 1})
@@ -75,6 +75,9 @@ func dies(c *topicv1.SubscriptionConfig) {
 }
 
 func byKey(c *topicv1.SubscriptionConfig) { c.Ordering = topicv1.Ordering_ORDERING_KEY }
+
+// bounded is reached often, and takes nothing from the group.
+func bounded(c *topicv1.SubscriptionConfig) { c.MaxInFlight = 8 }
 
 func earliest() *topicv1.Position {
 	return &topicv1.Position{At: &topicv1.Position_Earliest{Earliest: true}}

@@ -98,12 +98,13 @@ func (p *program) updateSubscription() *cobra.Command {
 	return p.command(spec{
 		use: "update-subscription TOPIC GROUP", short: "change settings of a group's subscription", args: 2,
 		long: `  Settings that no flag names stay as they are. The members attach again and get the new settings. What they
-  are working on is delivered again, which counts no attempt; what is acknowledged stays so. The group of a queue
-  is $queue.
+  are working on is delivered again, which counts no attempt; what is acknowledged stays so. A change of
+  --max-in-flight alone takes nothing from members. The group of a queue is $queue.
 
   server topics update-subscription orders billing --lease 60s --max-attempts 10
   server topics update-subscription jobs '$queue' --lease 10m
   server topics update-subscription orders ledger --no-filter
+  server topics update-subscription orders billing --max-in-flight 100
 `,
 		flags: func(f *pflag.FlagSet) {
 			fs = f

@@ -168,6 +168,9 @@ func (c *call) printGroup(s *topicv1.Subscription) error {
 			word(cfg.GetExhausted(), "EXHAUSTED_")))
 		row("heartbeats", fmt.Sprintf("every %s, dead after %s", formatDuration(cfg.GetHeartbeatInterval()),
 			formatDuration(cfg.GetHeartbeatTimeout())))
+		if n := cfg.GetMaxInFlight(); n > 0 {
+			row("in flight", fmt.Sprintf("at most %d", n))
+		}
 		row("processed", fmt.Sprintf("%d, of which %d did not pass the filter", s.GetProcessed(), s.GetFiltered()))
 		row("failed", s.GetFailed())
 		row("subscribed", formatTime(s.GetSubscribedAt()))

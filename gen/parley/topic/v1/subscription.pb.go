@@ -707,8 +707,11 @@ type SubscriptionConfig struct {
 	HeartbeatInterval *durationpb.Duration `protobuf:"bytes,9,opt,name=heartbeat_interval,json=heartbeatInterval,proto3" json:"heartbeat_interval,omitempty"`
 	// After which silence the group is dead; 300 s by default.
 	HeartbeatTimeout *durationpb.Duration `protobuf:"bytes,10,opt,name=heartbeat_timeout,json=heartbeatTimeout,proto3" json:"heartbeat_timeout,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Messages that all members together have in hand at most, in all partitions; 0 means no bound. At
+	// the bound a message is delivered when another one is acknowledged or returned, or its lease ends.
+	MaxInFlight   int32 `protobuf:"varint,11,opt,name=max_in_flight,json=maxInFlight,proto3" json:"max_in_flight,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SubscriptionConfig) Reset() {
@@ -809,6 +812,13 @@ func (x *SubscriptionConfig) GetHeartbeatTimeout() *durationpb.Duration {
 		return x.HeartbeatTimeout
 	}
 	return nil
+}
+
+func (x *SubscriptionConfig) GetMaxInFlight() int32 {
+	if x != nil {
+		return x.MaxInFlight
+	}
+	return 0
 }
 
 // SettingDifference is a setting that has another value than the request asked for.
@@ -1390,7 +1400,7 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\vmax_backoff\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xa3\x052\x00R\n" +
 	"maxBackoff\x12A\n" +
 	"\x05lease\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
-	"\"\x04\b\xc0\xd1\x022\x02\b\x01R\x05lease\"\x8a\x05\n" +
+	"\"\x04\b\xc0\xd1\x022\x02\b\x01R\x05lease\"\xbb\x05\n" +
 	"\x12SubscriptionConfig\x12/\n" +
 	"\x05start\x18\x01 \x01(\v2\x19.parley.topic.v1.PositionR\x05start\x12\x1a\n" +
 	"\bbackfill\x18\x02 \x01(\bR\bbackfill\x12D\n" +
@@ -1403,7 +1413,8 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\x12heartbeat_interval\x18\t \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x11heartbeatInterval\x12X\n" +
 	"\x11heartbeat_timeout\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
-	"\"\x04\b\x80\xa3\x052\x02\b\x03R\x10heartbeatTimeout\"j\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x03R\x10heartbeatTimeout\x12/\n" +
+	"\rmax_in_flight\x18\v \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(\x00R\vmaxInFlight\"j\n" +
 	"\x11SettingDifference\x12\x1b\n" +
 	"\x04name\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18dR\x04name\x12\x18\n" +
 	"\x02is\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x02is\x12\x1e\n" +

@@ -29,12 +29,20 @@ type Budget struct {
 	drained  int          // for how many groups of partitions the session is to have nothing
 	guessed  int64        // what was taken up to here was guessed about, see Blame
 	order    atomic.Int64 // how often messages were taken
+	quota    *Quota       // of the group; nil: none. Its lock is taken while this one is held
 }
 
 // NewBudget returns a budget. With renew, what is acknowledged, requeued or lost is
 // returned to the budget.
 func NewBudget(messages, bytes int64, renew bool) *Budget {
 	return &Budget{messages: min(messages, MaxMessages), bytes: min(bytes, MaxBytes), renew: renew}
+}
+
+// Within makes the budget share a quota with those of the group's other sessions, and returns it. It
+// comes before anything is taken.
+func (b *Budget) Within(q *Quota) *Budget {
+	b.quota = q
+	return b
 }
 
 // Add adds credits, up to MaxMessages and MaxBytes with what members have, and
@@ -66,14 +74,14 @@ func (b *Budget) Left() (messages, bytes int64) {
 func (b *Budget) Has() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !b.shut() && b.messages > 0 && (b.bytes > 0 || b.away == 0)
+	return !b.shut() && b.messages > 0 && (b.bytes > 0 || b.away == 0) && !b.quota.Full()
 }
 
 // idle reports whether any message can be taken, however large.
 func (b *Budget) idle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !b.shut() && b.messages > 0 && (b.away == 0 || b.bytes >= largest)
+	return !b.shut() && b.messages > 0 && (b.away == 0 || b.bytes >= largest) && !b.quota.Full()
 }
 
 // Take takes credits for as many of the messages of a batch from i to j as there are
@@ -87,10 +95,8 @@ func (b *Budget) Take(batch *commitlog.Batch, i, j int, spare bool) int {
 		return 0
 	}
 	messages, bytes := b.messages, b.bytes
-	if spare && b.away > 0 {
-		messages, bytes = (messages-b.away)/2, (bytes-b.size)/2
-	} else if spare {
-		messages, bytes = (messages+1)/2, bytes/2
+	if spare {
+		messages, bytes = spareOf(messages, b.away), (bytes-b.size)/2 // b.size is 0 if b.away is
 	}
 	n := int(min(int64(j-i), messages))
 	if n <= 0 {
@@ -105,10 +111,13 @@ func (b *Budget) Take(batch *commitlog.Batch, i, j int, spare bool) int {
 		}
 		n = 1
 	}
-	b.take(int64(n), int64(batch.Size(i, i+n)))
+	if n = int(b.quota.take(int64(n), spare)); n > 0 {
+		b.take(int64(n), int64(batch.Size(i, i+n)))
+	}
 	return n
 }
 
+// take takes credits for messages for which the quota has been taken.
 func (b *Budget) take(n, size int64) {
 	b.messages, b.bytes = b.messages-n, b.bytes-size
 	b.away, b.size = b.away+n, b.size+size
@@ -122,16 +131,20 @@ func (b *Budget) shut() bool { return b.alone || b.drained > 0 || b.closed }
 func (b *Budget) Free() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.messages > 0 && b.away == 0 && !b.closed
+	return b.messages > 0 && b.away == 0 && !b.closed && !b.quota.Full()
 }
 
 // TakeAlone takes credits for message i of a batch, a suspect, if Free. Nothing else is taken until it
-// is back.
-func (b *Budget) TakeAlone(batch *commitlog.Batch, i int) {
+// is back. It reports whether the quota had room.
+func (b *Budget) TakeAlone(batch *commitlog.Batch, i int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.quota.take(1, false) == 0 {
+		return false
+	}
 	b.take(1, int64(batch.Size(i, i+1)))
 	b.alone = true
+	return true
 }
 
 // Drain says that one group of a partition more, or less, wants the session to have nothing.
@@ -178,6 +191,11 @@ func (b *Budget) Blame(order int64) (charged, certain bool) {
 
 // Back says that a member does not have messages any more.
 func (b *Budget) Back(messages, bytes int64) {
+	b.back(messages, bytes)
+	b.quota.back(messages) // it may call back, which asks for budgets
+}
+
+func (b *Budget) back(messages, bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.away, b.size = b.away-messages, b.size-bytes

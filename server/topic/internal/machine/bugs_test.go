@@ -232,7 +232,7 @@ func leaseOf(m *Member, p int64) (l lease[*Member]) {
 
 // Every seeded mistake is found.
 func TestSeededMistakes(t *testing.T) {
-	for _, b := range slices.Concat(bugs, backfillBugs, suspectBugs, ledgerBugs) {
+	for _, b := range slices.Concat(bugs, backfillBugs, suspectBugs, ledgerBugs, quotaBugs) {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			for seed := uint64(1); seed <= within; seed++ {

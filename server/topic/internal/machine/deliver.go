@@ -21,6 +21,7 @@ type delivery struct {
 	ready         *Set
 	late          bool  // ready is what a backfill has
 	again         int64 // deliveries of messages that had failed before
+	quota         *Quota
 	dst           []Piece
 }
 
@@ -45,6 +46,7 @@ func (g *GroupState) Next(now time.Time, limit int, dst []Piece) ([]Piece, Wait)
 		return dst, Wait{Reason: Full}
 	}
 	d := delivery{GroupState: g, now: now.UnixNano(), limit: limit, ready: &g.ready, dst: dst}
+	d.quota = g.members[0].budget.quota
 	before := g.handed
 	defer func() {
 		g.counts.Delivered.Add(g.handed - before)
@@ -82,6 +84,9 @@ func (d *delivery) step() (Wait, bool) {
 	r, ok := d.ready.NextRun(0)
 	if !ok || r.From >= d.p.end {
 		return Wait{Reason: Idle}, false
+	}
+	if d.quota.Full() {
+		return Wait{Reason: Credits}, false
 	}
 	batch, residence := d.p.source.At(r.From)
 	if residence == Missing {

@@ -10,9 +10,11 @@
 //
 // Each part of a group has a file: leases (lease.go), keys in order (keylock.go), failures,
 // their pauses and dead letters (failure.go), messages that may end consumers (suspects.go), the
-// positions of a backfill (catchup.go), the credits of a session (budget.go), filters (filter.go),
+// positions of a backfill (catchup.go), the credits of a session (budget.go), the bound of all members
+// (quota.go), filters (filter.go),
 // why a member is refused (outcome.go), and the stored form (cursor.go, save.go).
 //
-// Concurrency: a Machine and its groups belong to their caller. A Budget is safe for
-// concurrent use; its lock is held during no call to anything else.
+// Concurrency: a Machine and its groups belong to their caller. A Budget and a Quota
+// are safe for concurrent use. The lock of a Quota is taken while a Budget's is held; none is held during a call
+// to anything else.
 package machine

@@ -28,6 +28,9 @@ func run(seed uint64, b *bug, trace *strings.Builder) string {
 			w.failed = w.m.compare(w.p)
 		}
 		if w.failed == "" {
+			w.compareBound()
+		}
+		if w.failed == "" {
 			w.lost()
 		}
 		if w.failed == "" {
@@ -110,6 +113,8 @@ func (w *world) configure() {
 	g.loseLeases(1 << 62)
 	clear(g.dying)
 	clear(g.letters)
+	g.bound.limit = w.anyBound()
+	g.bound.real.Set(int64(g.bound.limit))
 }
 
 // move seeks or skips.

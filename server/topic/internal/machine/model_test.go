@@ -55,6 +55,7 @@ type modelGroup struct {
 	// suspects were with a member that ended abnormally.
 	suspects map[int64]bool
 	members  []*modelMember
+	bound    *bound
 	saved    *snapshot
 	real     *GroupState
 }
@@ -352,7 +353,7 @@ func (m *model) restore(g *modelGroup) {
 	s := g.saved
 	g.start, g.moves = max(s.start, m.start), s.moves
 	g.members, g.leases, g.dying, g.letters = nil, map[int64]loan{}, map[int64]bool{}, map[int64]bool{}
-	g.fails, g.suspects = map[int64]fail{}, map[int64]bool{}
+	g.fails, g.suspects, g.bound = map[int64]fail{}, map[int64]bool{}, newBound(g.bound.limit)
 	for p, f := range s.fails {
 		if p >= m.start {
 			g.fails[p] = f

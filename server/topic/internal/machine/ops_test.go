@@ -32,7 +32,7 @@ func (w *world) attach() {
 	}
 	exists := slices.ContainsFunc(g.members, func(o *modelMember) bool { return o.name == m.name })
 	w.log("attach %s to %s, for %q", m.name, g.config.Name, m.kind)
-	credits := NewBudget(int64(w.rng.IntN(20)), int64(50+w.rng.IntN(2000)), w.one(2))
+	credits := NewBudget(int64(w.rng.IntN(20)), int64(50+w.rng.IntN(2000)), w.one(2)).Within(g.bound.real)
 	real, err := g.real.Attach(m.name, kindFilter(m.kind), credits)
 	if exists {
 		w.expect("attach", err, ErrMemberExists)
@@ -78,6 +78,7 @@ func (w *world) next() {
 		clear(w.absent)
 	}
 	w.after("next", g, nil)
+	g.bound.held()
 	caught.check()
 	if w.failed == "" {
 		w.leftBehind(g, wait.Reason)
@@ -116,6 +117,8 @@ func (w *world) handed(g *modelGroup, piece Piece, i int, parked []Parked) {
 		w.fail("%s: %d is a dead letter", g.config.Name, o)
 	case w.m.open(g, o) > mayBeOpen+2: // what all others wait behind comes in any case, of a backfill, too
 		w.fail("%s: %d is handed out, and more are open than may be", g.config.Name, o)
+	case g.full():
+		w.fail("%s: %d is handed out, and more than may be in hand", g.config.Name, o)
 	case !slices.Contains(takers, m):
 		w.fail("%s: %d does not pass the filters of %s", g.config.Name, o, m.name)
 	}

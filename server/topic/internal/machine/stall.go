@@ -46,6 +46,9 @@ func (g *GroupState) Stalled(polled bool) Stall {
 	if d := g.draining.member; d != nil && (polled || d.budget.Awaits()) {
 		return SuspectsHeld
 	}
+	if g.full() { // as it was asked for: the members have their messages
+		return Flowing
+	}
 	if !polled && !slices.ContainsFunc(g.members, func(m *Member) bool { return m.budget.idle() }) {
 		return Flowing
 	}

@@ -126,14 +126,17 @@ func (d *delivery) serveAlone() (Wait, bool) {
 			if residence != Resident {
 				return Wait{Reason: Fetch, Position: at}, false
 			}
+			i := int(at - batch.Base)
+			blocked := d.keys.Len() > 0 && d.waits(batch.Key(i), at) // its key was parked meanwhile
+			if !blocked && !m.budget.TakeAlone(batch, i) {
+				break
+			}
 			for _, other := range d.members {
 				other.alone.Remove(at, at+1)
 			}
-			i := int(at - batch.Base)
-			if d.keys.Len() > 0 && d.waits(batch.Key(i), at) { // its key was parked meanwhile
+			if blocked {
 				continue
 			}
-			m.budget.TakeAlone(batch, i)
 			d.hand(m, batch, i, i+1, d.fails.Get(at).Attempts+1)
 		}
 	}

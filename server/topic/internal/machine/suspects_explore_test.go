@@ -29,6 +29,9 @@ func (m *modelMember) isolated() bool {
 
 // able reports whether a member that takes a message could get it now.
 func (m *modelMember) able(r *record) bool {
+	if m.g.full() {
+		return false
+	}
 	messages, bytes := m.real.budget.Left()
 	if m.g.suspects[r.position] {
 		return messages > 0 && m.held()+m.elsewhere == 0
@@ -105,6 +108,9 @@ func (w *world) detach() {
 		delete(m.g.leases, p)
 	}
 	m.g.members = slices.DeleteFunc(m.g.members, func(o *modelMember) bool { return o == m })
+	if m.elsewhere > 0 { // the session ends in all partitions
+		m.real.budget.Back(int64(m.elsewhere), 0)
+	}
 }
 
 // elsewhere gives a member a message in another partition, or takes all of them back.
@@ -122,6 +128,9 @@ func (w *world) elsewhere() {
 	}
 	n := m.real.budget.Take(batch, 0, 1, false)
 	w.log("%s of %s gets %d elsewhere", m.name, m.g.config.Name, n)
+	if n > 0 && m.g.full() {
+		w.fail("%s: %s gets more elsewhere than may be in hand", m.g.config.Name, m.name)
+	}
 	if n > 0 && m.isolated() {
 		w.fail("%s: %s gets other messages beside a suspect", m.g.config.Name, m.name)
 	}

@@ -101,7 +101,7 @@ const (
 	Idle    Reason = iota // nothing is to be delivered now
 	Limit                 // as much as was asked for; call again
 	Fetch                 // Wait.Position is to be read from the log first
-	Credits               // no member that takes the next messages has credits
+	Credits               // no member that takes the next messages has credits, or the Quota is full
 	Full                  // as much is open as may be, or the group does not deliver
 )
 

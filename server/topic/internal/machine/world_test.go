@@ -168,7 +168,7 @@ func (w *world) subscribe() {
 	g := &modelGroup{
 		config: c, kind: kind, state: Active, real: real,
 		fails: map[int64]fail{}, leases: map[int64]loan{}, dying: map[int64]bool{}, letters: map[int64]bool{},
-		suspects: map[int64]bool{},
+		suspects: map[int64]bool{}, bound: newBound(w.anyBound()),
 	}
 	g.start = max(begin.Start, w.m.start)
 	if start != g.start || gap != (begin.Start < w.m.start) {

@@ -26,6 +26,7 @@ type GroupConfig struct {
 	Clock       func() time.Time
 	AfterFunc   func(time.Duration, func()) Timer // nil: that of package time
 	KeyOrder    bool
+	MaxInFlight int64 // messages that the members have together; 0: no bound
 	// Durable reports whether an acknowledgement is answered once it is stored.
 	Durable func() bool
 	// Undeliverable is called with messages of a partition that failed too often. It does not
@@ -44,6 +45,7 @@ type Group struct {
 
 	cfg   GroupConfig
 	parts []part
+	quota *machine.Quota // of all members
 
 	mu       sync.Mutex
 	sessions map[string]*Session // by member
@@ -63,7 +65,7 @@ type Group struct {
 // part is what a group keeps of a partition.
 type part struct {
 	ready   atomic.Bool // Next may have something to do
-	blocked atomic.Bool // Next stopped for lack of credits or room: an acknowledgement changes that
+	blocked atomic.Bool // Next stopped for lack of credits or room: what any member settles changes that
 
 	mu    sync.Mutex
 	timer Timer
@@ -81,6 +83,7 @@ func NewGroup(c GroupConfig, state topicv1.SubscriptionState) *Group {
 		places: memberPlaces(c.Name),
 	}
 	g.keyOrder.Store(c.KeyOrder)
+	g.quota = machine.NewQuota(c.MaxInFlight, g.wakeBlocked)
 	return g
 }
 
@@ -99,7 +102,7 @@ func (g *Group) WakeAll() {
 }
 
 // wakeBlocked lets the partitions look again that stopped for lack of credits or room.
-// Members have one budget for all of them.
+// Members have one budget for all of them, and the group has one quota.
 func (g *Group) wakeBlocked() {
 	some := false
 	for i := range g.parts {

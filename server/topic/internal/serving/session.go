@@ -67,7 +67,7 @@ func newSession(g *Group, o SessionOptions) *Session {
 	if o.Polled {
 		o.Messages, o.Renew = 0, false
 	}
-	s.budget = machine.NewBudget(o.Messages, o.Bytes, o.Renew)
+	s.budget = machine.NewBudget(o.Messages, o.Bytes, o.Renew).Within(g.quota)
 	return s
 }
 
@@ -254,6 +254,7 @@ func (s *Session) giveBack(n int, what func() []Event) {
 	})
 	if len(list) > 0 {
 		s.group.Wake(n)
+		s.group.wakeBlocked() // what waits in other partitions may be for other members
 	}
 }
 

@@ -91,6 +91,7 @@ func runModel(t *testing.T, seed uint64, mistake func(Timer) Timer) (failed stri
 		return timer
 	}
 	m.x.letters = func([]machine.Undeliverable) {}
+	m.x.group.quota.Set(m.rng.Int64N(4)) // 0: no bound
 	for range modelSteps {
 		m.step()
 		synctest.Wait()
@@ -127,6 +128,8 @@ func (m *model) step() {
 		}
 	case n < 14:
 		m.settle()
+	case n < 15:
+		m.x.group.quota.Set(m.rng.Int64N(4))
 	default:
 		d := time.Duration(m.rng.Int64N(int64(modelLease / 2)))
 		time.Sleep(d)
@@ -264,6 +267,9 @@ func (m *model) overdue() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
+	if m.x.group.quota.Full() {
+		return ""
+	}
 	for _, member := range m.members {
 		busy := false
 		for _, x := range m.messages {

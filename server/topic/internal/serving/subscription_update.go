@@ -18,7 +18,7 @@ const Draining = "DRAINING"
 // this process knows, then in all partitions at once. Members attach again and get the new settings
 // with that: the lease and the interval of heartbeats are theirs to keep. Their sessions end as if the
 // server went down, because every client attaches again then; one of an earlier release would take
-// a reason that it does not know for the end of the group.
+// a reason that it does not know for the end of the group. A change of max_in_flight alone ends no session.
 func (m *SubscriptionManager) Update(
 	ctx context.Context, l *OpenTopic, r *topicv1.UpdateSubscriptionRequest,
 ) (warnings []string, err error) {
@@ -47,6 +47,13 @@ func (m *SubscriptionManager) Update(
 		return nil, err
 	}
 	g.Heartbeats.Fill(&next.Row)
+	if onlyQuota(old.Config, next.Config) { // members keep what they have
+		if err := m.engine.Catalog.Put(ctx, t, &next); err != nil {
+			return nil, err
+		}
+		g.quota.Set(int64(next.Config.GetMaxInFlight()))
+		return warnings, nil
+	}
 	// While the group is held, no partition delivers: all change from the old settings to the new ones
 	// together, and none delivers by settings that are not stored. Members cannot
 	// attach meanwhile: the topic changes.
@@ -57,6 +64,13 @@ func (m *SubscriptionManager) Update(
 	return warnings, g.configure(&next, c)
 }
 
+// onlyQuota reports whether settings differ in max_in_flight only.
+func onlyQuota(was, will *topicv1.SubscriptionConfig) bool {
+	will = proto.CloneOf(will)
+	will.MaxInFlight = was.GetMaxInFlight()
+	return proto.Equal(was, will)
+}
+
 // configure serves the group by other settings. The caller holds the topic's lock for writing, and
 // holds the group.
 func (g *Group) configure(sub *storage.Subscription, c machine.Config) error {
@@ -64,6 +78,7 @@ func (g *Group) configure(sub *storage.Subscription, c machine.Config) error {
 		s.End(Draining)
 	}
 	g.keyOrder.Store(c.KeyOrder)
+	g.quota.Set(int64(sub.Config.GetMaxInFlight()))
 	g.Heartbeats.Every(sub.Config.GetHeartbeatInterval().AsDuration())
 	return g.Do(func(_ int, h *machine.GroupState) error {
 		h.Configure(c)

@@ -164,8 +164,9 @@ func (s *TopicCache) Register(l *OpenTopic, sub *storage.Subscription) {
 	t := l.Topic
 	g := NewGroup(GroupConfig{
 		Topic: t.Name, Name: sub.Group, Parts: l.Parts, Flusher: s.engine.Flusher, Clock: s.engine.Steady,
-		KeyOrder: sub.Config.GetOrdering() == topicv1.Ordering_ORDERING_KEY,
-		Durable:  func() bool { return t.View().Config.GetCompletionMode() == storage.ReferenceCounting },
+		KeyOrder:    sub.Config.GetOrdering() == topicv1.Ordering_ORDERING_KEY,
+		MaxInFlight: int64(sub.Config.GetMaxInFlight()),
+		Durable:     func() bool { return t.View().Config.GetCompletionMode() == storage.ReferenceCounting },
 		Undeliverable: func(g *Group, part int, letters []machine.Undeliverable) {
 			s.engine.Observer.Undeliverable(t, g, part, letters)
 		},

@@ -74,8 +74,8 @@ type SubscriptionServiceClient interface {
 	CreateSubscription(context.Context, *v1.CreateSubscriptionRequest) (*v1.CreateSubscriptionResponse, error)
 	// UpdateSubscription changes settings of a subscription, or of the group $queue. The sessions
 	// of the group end with DRAINING, which counts no attempt: members attach again and get the
-	// new settings. What is acknowledged stays so. The start and backfill of a subscription
-	// cannot be changed.
+	// new settings. What is acknowledged stays so. A change of max_in_flight alone ends no session. The
+	// start and backfill of a subscription cannot be changed.
 	UpdateSubscription(context.Context, *v1.UpdateSubscriptionRequest) (*v1.UpdateSubscriptionResponse, error)
 	// GetSubscription returns a subscription with its places.
 	GetSubscription(context.Context, *v1.GetSubscriptionRequest) (*v1.GetSubscriptionResponse, error)
@@ -287,8 +287,8 @@ type SubscriptionServiceHandler interface {
 	CreateSubscription(context.Context, *v1.CreateSubscriptionRequest) (*v1.CreateSubscriptionResponse, error)
 	// UpdateSubscription changes settings of a subscription, or of the group $queue. The sessions
 	// of the group end with DRAINING, which counts no attempt: members attach again and get the
-	// new settings. What is acknowledged stays so. The start and backfill of a subscription
-	// cannot be changed.
+	// new settings. What is acknowledged stays so. A change of max_in_flight alone ends no session. The
+	// start and backfill of a subscription cannot be changed.
 	UpdateSubscription(context.Context, *v1.UpdateSubscriptionRequest) (*v1.UpdateSubscriptionResponse, error)
 	// GetSubscription returns a subscription with its places.
 	GetSubscription(context.Context, *v1.GetSubscriptionRequest) (*v1.GetSubscriptionResponse, error)

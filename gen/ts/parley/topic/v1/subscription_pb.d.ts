@@ -290,6 +290,14 @@ export declare type SubscriptionConfig = Message<"parley.topic.v1.SubscriptionCo
    * @generated from field: google.protobuf.Duration heartbeat_timeout = 10;
    */
   heartbeatTimeout?: Duration | undefined;
+
+  /**
+   * Messages that all members together have in hand at most, in all partitions; 0 means no bound. At
+   * the bound a message is delivered when another one is acknowledged or returned, or its lease ends.
+   *
+   * @generated from field: int32 max_in_flight = 11;
+   */
+  maxInFlight: number;
 };
 
 /**

@@ -663,8 +663,8 @@ export declare const SubscriptionService: GenService<{
   /**
    * UpdateSubscription changes settings of a subscription, or of the group $queue. The sessions
    * of the group end with DRAINING, which counts no attempt: members attach again and get the
-   * new settings. What is acknowledged stays so. The start and backfill of a subscription
-   * cannot be changed.
+   * new settings. What is acknowledged stays so. A change of max_in_flight alone ends no session. The
+   * start and backfill of a subscription cannot be changed.
    *
    * @generated from rpc parley.topic.v1.SubscriptionService.UpdateSubscription
    */
