@@ -37,6 +37,8 @@ type Batch struct {
 	// Gap is how many positions right before Base are known not to exist.
 	Gap int64
 
+	expires bool // some message may end at a time
+
 	before int64 // bytes of the batches before it; 0 if it does not say
 
 	body []byte
@@ -58,7 +60,7 @@ func NewBatch(base int64, at time.Time, messages []*Message) (*Batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Batch{Base: base, Time: at.UnixMilli(), body: body, ends: ends}, nil
+	return &Batch{Base: base, Time: at.UnixMilli(), body: body, ends: ends, expires: expires(body, ends)}, nil
 }
 
 // split finds the ends of the messages in a body.
@@ -139,6 +141,8 @@ const (
 	fieldHeaders       = 4
 	fieldPayload       = 5
 	fieldPublishTime   = 6
+	fieldTTL           = 7 // of what is published only
+	fieldExpireTime    = 8
 )
 
 // Key is the key of the ith message.

@@ -24,7 +24,7 @@ func appendBody(b []byte, messages []*Message, at int64) (body []byte, ends []ui
 	stamp := appendStamp(make([]byte, 0, 16), at)
 	size := 0
 	for _, m := range messages {
-		n := sizeOf(m) + len(stamp)
+		n := sizeIn(m, stamp, at)
 		size += 1 + protowire.SizeBytes(n)
 	}
 	if size > MaxBatchBytes {
@@ -38,8 +38,8 @@ func appendBody(b []byte, messages []*Message, at int64) (body []byte, ends []ui
 			return nil, nil, fmt.Errorf("%w: message %d: %w", ErrInvalid, i, err)
 		}
 		b = append(b, messageTag)
-		b = protowire.AppendVarint(b, uint64(sizeOf(m)+len(stamp)))
-		b = append(appendMessage(b, m), stamp...)
+		b = protowire.AppendVarint(b, uint64(sizeIn(m, stamp, at)))
+		b = appendExpiry(append(appendMessage(b, m), stamp...), Expiry(m, at))
 		ends = append(ends, uint32(len(b)-begin))
 	}
 	return b, ends, nil
@@ -107,7 +107,16 @@ func appendStamp(b []byte, at int64) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, fieldPublishTime, protowire.BytesType), t)
 }
 
-// sizeOf is the size of a message without publish_time.
+// sizeIn is the size of a message with the stamp of a time.
+func sizeIn(m *Message, stamp []byte, at int64) int {
+	size := sizeOf(m) + len(stamp)
+	if Expiry(m, at) != 0 {
+		size += expirySize
+	}
+	return size
+}
+
+// sizeOf is the size of a message without its times.
 func sizeOf(m *Message) int {
 	size := sizeText(m.GetKey()) + sizeText(m.GetType()) + sizeText(m.GetCorrelationId())
 	for name, value := range m.GetHeaders() {

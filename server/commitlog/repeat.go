@@ -11,16 +11,18 @@ import (
 
 // What proves that a number of a producer comes with the request that it came with first.
 
-// HashOf is the hash of a request: of its messages in their order, as a batch holds them but for
+// HashOf is the hash of a request: of its messages in their order, as a batch holds them, with ttl instead of
 // their times. Headers are hashed by name, so it depends on no order of a map.
 func HashOf(messages []*Message) (h producers.Hash) {
 	sum := sha256.New()
-	var head []byte
+	var head, ttl []byte
 	for _, m := range messages {
-		head = protowire.AppendVarint(head[:0], uint64(sizeOf(m)))
+		ttl = appendTTL(ttl[:0], m)
+		head = protowire.AppendVarint(head[:0], uint64(sizeOf(m)+len(ttl)))
 		head = appendHead(head, m)
 		sum.Write(head) // cannot fail
 		sum.Write(m.GetPayload())
+		sum.Write(ttl)
 	}
 	copy(h[:], sum.Sum(head[:0]))
 	return h

@@ -172,7 +172,7 @@ func (d *draft) place(base, before int64, producer Producer) *Batch {
 	}
 	binary.BigEndian.PutUint32(v[sumAt:], checksum(d.bodySum, v[:d.header]))
 	return &Batch{Form: d.form, Base: base, Time: d.at, Producer: producer, Gap: d.gap, body: v[d.header:], ends: d.ends,
-		refs: d.refs, before: before}
+		refs: d.refs, before: before, expires: d.form == Messages && expires(v[d.header:], d.ends)}
 }
 
 // parseAt reads the batch with a key, whose form its topic must have. The batch keeps the
@@ -239,6 +239,7 @@ func (b *Batch) split(count int) (err error) {
 		b.refs = &refs
 	default:
 		b.ends, err = split(b.body, count)
+		b.expires = err == nil && expires(b.body, b.ends)
 	}
 	return err
 }

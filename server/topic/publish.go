@@ -33,6 +33,7 @@ func (s *Service) Publish(
 	}
 	size := 0
 	for _, m := range r.GetMessages() {
+		m.ExpireTime = nil // the server's own, as the time of the publish: a message may be passed on as it was received
 		size += proto.Size(m)
 		for name := range m.GetHeaders() {
 			if operations.IsReserved(name) {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/parley-chat/parley/server/commitlog"
 )
 
@@ -110,9 +112,13 @@ func (f *fixture) create(t *testing.T, number uint64, partitions int32) {
 // follows reports whether a batch that begins with a position is the next behind an end.
 func (f *fixture) follows(base, end int64) bool { return base == end || f.sparse && base > end }
 
-// Message is a message that is unlike others.
+// Message is a message that is unlike others. Some have a time to live.
 func Message(n int) *commitlog.Message {
-	return &commitlog.Message{Key: fmt.Sprint("key-", n%5), Type: "made", Payload: []byte(fmt.Sprintf("message %d", n))}
+	m := &commitlog.Message{Key: fmt.Sprint("key-", n%5), Type: "made", Payload: []byte(fmt.Sprintf("message %d", n))}
+	if n%4 == 1 {
+		m.Ttl = durationpb.New(time.Second + time.Duration(n)*7*time.Millisecond)
+	}
+	return m
 }
 
 func messages(from, count int) (list []*commitlog.Message) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/parley-chat/parley/server/commitlog"
 )
@@ -105,11 +106,31 @@ func same(b *commitlog.Batch, i int, want Stored) error {
 	if v, ok := b.Header(i, "no such header"); ok {
 		return fmt.Errorf("message at %d: a header that it does not have is %q", want.Position, v)
 	}
-	expected, ok := proto.Clone(want.Message).(*commitlog.Message)
-	if expected.PublishTime = got.GetPublishTime(); !ok || !proto.Equal(got, expected) {
+	ends := endOf(want)
+	if at := b.Expiry(i); (at == 0) != ends.IsZero() || at != 0 && !ends.Equal(time.Unix(0, at)) ||
+		!ends.IsZero() && !b.Expires() {
+		return fmt.Errorf("message at %d ends at %d, want %v", want.Position, at, ends)
+	}
+	expected := proto.CloneOf(want.Message)
+	if expected.PublishTime, expected.Ttl = got.GetPublishTime(), nil; !ends.IsZero() {
+		expected.ExpireTime = timestamppb.New(ends)
+	}
+	if !proto.Equal(got, expected) {
 		return fmt.Errorf("message at %d is %v, want %v", want.Position, got, want.Message)
 	}
 	return nil
+}
+
+// endOf is when a message is over, in whole seconds; zero if it never is.
+func endOf(m Stored) time.Time {
+	if m.Message.GetTtl() == nil {
+		return time.Time{}
+	}
+	at := time.UnixMilli(m.Time).Add(m.Message.GetTtl().AsDuration())
+	if whole := at.Truncate(time.Second); whole.Before(at) {
+		return whole.Add(time.Second)
+	}
+	return at
 }
 
 // positionsAt asks around each time for the first position at or after it. One that does not

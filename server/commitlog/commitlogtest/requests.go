@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/parley-chat/parley/server/commitlog"
 )
@@ -77,6 +79,7 @@ func requests(t *testing.T, f *fixture) {
 			"correlation": func(m *commitlog.Message) { m.CorrelationId = "d" },
 			"header":      func(m *commitlog.Message) { m.Headers["a"] = "2" },
 			"new header":  func(m *commitlog.Message) { m.Headers["e"] = "" },
+			"ttl":         func(m *commitlog.Message) { m.Ttl = durationpb.New(time.Minute) },
 			"no header":   func(m *commitlog.Message) { delete(m.Headers, "d") },
 			"moved text":  func(m *commitlog.Message) { m.Key, m.Type = "kt", "" },
 		} {

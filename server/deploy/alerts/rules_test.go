@@ -53,8 +53,8 @@ var shapes = map[string]*regexp.Regexp{
 	"slow":    regexp.MustCompile(`^` + slowTerm + ` and ` + slowTerm + ` and ` + callsTerm + `$`),
 	"extreme": regexp.MustCompile(`^(max|min) by \((\w+), (\w+)\) \((\w+)(?:\{job=~"parley\.\*"\})?\) ([<>]) (\d+)$`),
 	"value":   regexp.MustCompile(`^(sum|max) ?\((\w+)\) > (\d+)$`),
-	"growth": regexp.MustCompile(`^(sum|max)(?: by \((\w+)\) )?\(increase\((\w+)(?:\{cause!="sought"\})?\[(\d+m)\]\)\)(?: / (\d+))? > (\d+)` +
-		`(?: or sum(?: by \((\w+)\) )?\((\w+)(?:\{cause!="sought"\})? and on \(instance, job\) time\(\) - process_start_time_seconds < (\d+)\)(?: / (\d+))? > (\d+))?$`),
+	"growth": regexp.MustCompile(`^(sum|max)(?: by \((\w+)\) )?\(increase\((\w+)(?:\{cause!~"sought\|expired"\})?\[(\d+m)\]\)\)(?: / (\d+))? > (\d+)` +
+		`(?: or sum(?: by \((\w+)\) )?\((\w+)(?:\{cause!~"sought\|expired"\})? and on \(instance, job\) time\(\) - process_start_time_seconds < (\d+)\)(?: / (\d+))? > (\d+))?$`),
 	"quantile": regexp.MustCompile(
 		`^histogram_quantile\(0\.99, sum by \(le\) \(rate\((\w+)_bucket\[(\d+m)\]\)\)\) > ([\d.]+)$`),
 	"absent": regexp.MustCompile(`^absent\((\w+)\)$`),

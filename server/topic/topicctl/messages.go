@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/client/topic"
@@ -35,6 +36,7 @@ const maxLine = 1 << 20
 type publishFlags struct {
 	key, kind, correlation string
 	headers                map[string]string
+	ttl                    *durationpb.Duration
 }
 
 func (p *program) publish() *cobra.Command {
@@ -51,6 +53,7 @@ func (p *program) publish() *cobra.Command {
 			fs.StringVar(&f.key, "key", "", "`key` of the messages: those of one key stay in order")
 			fs.StringVar(&f.kind, "type", "", "`type` of the messages, for filters")
 			fs.StringVar(&f.correlation, "correlation-id", "", "what they belong to")
+			durationFlag(fs, &f.ttl, "ttl", "how long the messages may be delivered")
 			fs.Func("header", "a header, `NAME=VALUE`; may be repeated", func(s string) error {
 				name, value, ok := strings.Cut(s, "=")
 				if !ok || name == "" {
@@ -83,7 +86,8 @@ func (c *call) publishAll(f *publishFlags) error {
 		if err != nil {
 			return err
 		}
-		m := &topic.Message{Key: f.key, Type: f.kind, CorrelationId: f.correlation, Headers: f.headers, Payload: []byte(text)}
+		m := &topic.Message{Key: f.key, Type: f.kind, CorrelationId: f.correlation, Headers: f.headers, Payload: []byte(text),
+			Ttl: f.ttl}
 		return pub.Enqueue(c.ctx, m, func(r *topic.Result, err error) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -101,6 +101,7 @@ func releasedOf(r *topicv1.ReleasedMessages) string {
 	}{
 		{r.GetDeath(), "after its death"}, {r.GetBound(), "beyond a bound"}, {r.GetRetention(), "removed before"},
 		{r.GetZombie(), "as it did not move"}, {r.GetForced(), "forced past"}, {r.GetSought(), "moved past on request"},
+		{r.GetExpired(), "expired"},
 	} {
 		if of.n > 0 {
 			list = append(list, fmt.Sprintf("%d %s", of.n, of.what))
@@ -111,7 +112,8 @@ func releasedOf(r *topicv1.ReleasedMessages) string {
 
 // released adds up what a group does not get.
 func released(r *topicv1.ReleasedMessages) int64 {
-	return r.GetDeath() + r.GetBound() + r.GetRetention() + r.GetZombie() + r.GetForced() + r.GetSought()
+	return r.GetDeath() + r.GetBound() + r.GetRetention() + r.GetZombie() + r.GetForced() + r.GetSought() +
+		r.GetExpired()
 }
 
 // places adds up what a subscription has before it.

@@ -1180,7 +1180,10 @@ type ReleasedMessages struct {
 	Forced int64 `protobuf:"varint,5,opt,name=forced,proto3" json:"forced,omitempty"`
 	// A request moved the group past them: SeekSubscription, Resurrect without a backfill, or
 	// CancelBackfill for messages that the backfill had brought back.
-	Sought        int64 `protobuf:"varint,6,opt,name=sought,proto3" json:"sought,omitempty"`
+	Sought int64 `protobuf:"varint,6,opt,name=sought,proto3" json:"sought,omitempty"`
+	// Their ttl was over before the group had handled them. A message that ends again after a seek back
+	// counts again.
+	Expired       int64 `protobuf:"varint,7,opt,name=expired,proto3" json:"expired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1253,6 +1256,13 @@ func (x *ReleasedMessages) GetForced() int64 {
 func (x *ReleasedMessages) GetSought() int64 {
 	if x != nil {
 		return x.Sought
+	}
+	return 0
+}
+
+func (x *ReleasedMessages) GetExpired() int64 {
+	if x != nil {
+		return x.Expired
 	}
 	return 0
 }
@@ -1447,14 +1457,15 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x124\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x1c.parley.topic.v1.StallReasonR\x06reason\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1c\n" +
-	"\x04text\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x04text\"\xa4\x01\n" +
+	"\x04text\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x04text\"\xbe\x01\n" +
 	"\x10ReleasedMessages\x12\x14\n" +
 	"\x05death\x18\x01 \x01(\x03R\x05death\x12\x14\n" +
 	"\x05bound\x18\x02 \x01(\x03R\x05bound\x12\x1c\n" +
 	"\tretention\x18\x03 \x01(\x03R\tretention\x12\x16\n" +
 	"\x06zombie\x18\x04 \x01(\x03R\x06zombie\x12\x16\n" +
 	"\x06forced\x18\x05 \x01(\x03R\x06forced\x12\x16\n" +
-	"\x06sought\x18\x06 \x01(\x03R\x06sought\"\xde\x01\n" +
+	"\x06sought\x18\x06 \x01(\x03R\x06sought\x12\x18\n" +
+	"\aexpired\x18\a \x01(\x03R\aexpired\"\xde\x01\n" +
 	"\x15SubscriptionPartition\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x03R\x05start\x12\x14\n" +

@@ -688,7 +688,13 @@ type TopicMessage struct {
 	// The content, at most 1 MiB.
 	Payload []byte `protobuf:"bytes,5,opt,name=payload,proto3" json:"payload,omitempty"`
 	// When it was stored; set by the server.
-	PublishTime   *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
+	PublishTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
+	// How long the message may be delivered, from publish_time on; without it as long as it is kept. Groups
+	// that have not received it by then do not get it, and count it as expired. It is rounded up to whole
+	// seconds. A delivered message has expire_time instead.
+	Ttl *durationpb.Duration `protobuf:"bytes,7,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// When the message is no longer delivered; set by the server, and not set for a message without ttl.
+	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -761,6 +767,20 @@ func (x *TopicMessage) GetPayload() []byte {
 func (x *TopicMessage) GetPublishTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.PublishTime
+	}
+	return nil
+}
+
+func (x *TopicMessage) GetTtl() *durationpb.Duration {
+	if x != nil {
+		return x.Ttl
+	}
+	return nil
+}
+
+func (x *TopicMessage) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
 	}
 	return nil
 }
@@ -951,14 +971,17 @@ const file_parley_topic_v1_topic_proto_rawDesc = "" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x03R\x05start\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\x03R\x03end\x12\x1c\n" +
-	"\twatermark\x18\x04 \x01(\x03R\twatermark\"\xf9\x02\n" +
+	"\twatermark\x18\x04 \x01(\x03R\twatermark\"\xf6\x03\n" +
 	"\fTopicMessage\x12\x1a\n" +
 	"\x03key\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x03key\x12\x1c\n" +
 	"\x04type\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\xff\x01R\x04type\x12/\n" +
 	"\x0ecorrelation_id\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\xff\x01R\rcorrelationId\x12^\n" +
 	"\aheaders\x18\x04 \x03(\v2*.parley.topic.v1.TopicMessage.HeadersEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\ar\x05\x10\x01(\xff\x01*\x05r\x03(\x80 R\aheaders\x12#\n" +
 	"\apayload\x18\x05 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\apayload\x12=\n" +
-	"\fpublish_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vpublishTime\x1a:\n" +
+	"\fpublish_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vpublishTime\x12>\n" +
+	"\x03ttl\x18\a \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\xe7\x84\x0f2\x02\b\x01R\x03ttl\x12;\n" +
+	"\vexpire_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xaa\x01\n" +
@@ -1049,13 +1072,15 @@ var file_parley_topic_v1_topic_proto_depIdxs = []int32{
 	7,  // 11: parley.topic.v1.Topic.partitions:type_name -> parley.topic.v1.PartitionBounds
 	11, // 12: parley.topic.v1.TopicMessage.headers:type_name -> parley.topic.v1.TopicMessage.HeadersEntry
 	13, // 13: parley.topic.v1.TopicMessage.publish_time:type_name -> google.protobuf.Timestamp
-	8,  // 14: parley.topic.v1.StoredMessage.message:type_name -> parley.topic.v1.TopicMessage
-	4,  // 15: parley.topic.v1.Binding.role:type_name -> parley.topic.v1.Role
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	12, // 14: parley.topic.v1.TopicMessage.ttl:type_name -> google.protobuf.Duration
+	13, // 15: parley.topic.v1.TopicMessage.expire_time:type_name -> google.protobuf.Timestamp
+	8,  // 16: parley.topic.v1.StoredMessage.message:type_name -> parley.topic.v1.TopicMessage
+	4,  // 17: parley.topic.v1.Binding.role:type_name -> parley.topic.v1.Role
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_parley_topic_v1_topic_proto_init() }

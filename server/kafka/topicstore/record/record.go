@@ -16,6 +16,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/kafka"
 )
@@ -28,10 +30,13 @@ const (
 	// HeaderProducer is ID/NUMBER. What was stored before is in the slot's state; the header is
 	// for people, and says for which group alone a message is.
 	HeaderProducer = "parley-producer"
+	// HeaderExpires is when the message ends, in milliseconds since 1970. A release that does not know it
+	// shows it as a header of the message.
+	HeaderExpires = "parley-expires-at"
 )
 
 // own are the names of the headers that are not the message's, where they come first.
-var own = [...]string{HeaderType, HeaderCorrelationID, HeaderProducer}
+var own = [...]string{HeaderType, HeaderCorrelationID, HeaderProducer, HeaderExpires}
 
 // Of makes the record of a message.
 func Of(topic string, partition int32, at int64, m *commitlog.Message, p commitlog.Producer) *kafka.Record {
@@ -43,7 +48,11 @@ func Of(topic string, partition int32, at int64, m *commitlog.Message, p commitl
 	if p.ID != "" {
 		producer = fmt.Sprintf("%s/%d", p.ID, p.Number)
 	}
-	for i, value := range [...]string{m.GetType(), m.GetCorrelationId(), producer} {
+	expires := ""
+	if seconds := commitlog.Expiry(m, at); seconds != 0 {
+		expires = strconv.FormatInt(seconds*1000, 10)
+	}
+	for i, value := range [...]string{m.GetType(), m.GetCorrelationId(), producer, expires} {
 		// Also without a value if the message has a header of that name, which is the second.
 		if _, same := m.GetHeaders()[own[i]]; same || value != "" {
 			r.Headers = append(r.Headers, kafka.Header{Key: own[i], Value: []byte(value)})
@@ -67,6 +76,8 @@ func Message(r *kafka.Record) *commitlog.Message {
 				m.Type = text(h.Value)
 			case HeaderCorrelationID:
 				m.CorrelationId = text(h.Value)
+			case HeaderExpires:
+				m.ExpireTime = expiry(h.Value)
 			}
 			continue
 		}
@@ -97,6 +108,15 @@ func Producer(r *kafka.Record) commitlog.Producer {
 		return p
 	}
 	return commitlog.Producer{}
+}
+
+// expiry reads HeaderExpires. What is no time in it counts as none: other producers may have written it.
+func expiry(value []byte) *timestamppb.Timestamp {
+	ms, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil || ms <= 0 {
+		return nil
+	}
+	return timestamppb.New(time.UnixMilli(ms))
 }
 
 // text is what was written if it is text, and its hex digits otherwise.

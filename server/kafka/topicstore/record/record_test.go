@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/kafka"
@@ -36,6 +37,20 @@ func TestProducer(t *testing.T) {
 				t.Errorf("%v, not %v", got, c.message)
 			}
 		})
+	}
+	ends := &commitlog.Message{ExpireTime: timestamppb.New(time.Unix(1_900_000_000, 0))}
+	same := proto.CloneOf(ends)
+	same.Headers = map[string]string{HeaderExpires: "5"}
+	for _, m := range []*commitlog.Message{ends, same, {Headers: map[string]string{HeaderExpires: "5"}}} {
+		if got := Message(Of("parley.t.orders", 0, 0, m, commitlog.Producer{})); !proto.Equal(got, m) {
+			t.Errorf("%v, not %v", got, m)
+		}
+	}
+	for _, text := range []string{"", "x", "-1", "0", "99999999999999999999"} { // of another producer
+		r := &kafka.Record{Headers: []kafka.Header{{Key: HeaderExpires, Value: []byte(text)}}}
+		if got := Message(r); got.GetExpireTime() != nil {
+			t.Errorf("%q is %v", text, got)
+		}
 	}
 	for _, text := range []string{"", "/", redriven.ID, redriven.ID + "/", redriven.ID + "/x"} {
 		r := &kafka.Record{Headers: []kafka.Header{{Key: HeaderProducer, Value: []byte(text)}}}

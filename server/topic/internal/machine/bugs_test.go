@@ -105,7 +105,7 @@ var bugs = []bug{
 			for p, f := range g.real.fails.All() {
 				if g.real.ready.Contains(p) && f.Due > 0 && f.Due <= w.now.UnixNano() {
 					g.real.ready.Remove(p, p+1)
-					g.real.fails.Wait(p)
+					g.real.fails.Wait(p, f.Due)
 				}
 			}
 		}},
@@ -232,7 +232,7 @@ func leaseOf(m *Member, p int64) (l lease[*Member]) {
 
 // Every seeded mistake is found.
 func TestSeededMistakes(t *testing.T) {
-	for _, b := range slices.Concat(bugs, backfillBugs, suspectBugs, ledgerBugs, quotaBugs) {
+	for _, b := range slices.Concat(bugs, backfillBugs, suspectBugs, ledgerBugs, quotaBugs, expiryBugs) {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			for seed := uint64(1); seed <= within; seed++ {

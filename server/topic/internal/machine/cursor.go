@@ -84,7 +84,10 @@ func (c *Cursor) Append(b []byte) []byte {
 		version = historyVersion
 	}
 	b = append(b, version)
-	for _, n := range [...]int64{c.Generation, c.Start, c.Floor, c.Processed, c.Filtered, c.Failed, c.Missed} {
+	// Of a ledger's cause ByRetention there are two numbers, and releases without ByExpiry use the one in the ledger
+	// only. So the first one includes ByExpiry: these releases read the cursor, and forget that count.
+	missed := c.Missed + lost.gone[ByExpiry]
+	for _, n := range [...]int64{c.Generation, c.Start, c.Floor, c.Processed, c.Filtered, c.Failed, missed} {
 		b = binary.AppendUvarint(b, uint64(n))
 	}
 	for _, s := range [...]*Set{c.Required, c.Optional, c.Acked} {
@@ -99,7 +102,7 @@ func (c *Cursor) Append(b []byte) []byte {
 	}
 	if version >= ledgerVersion {
 		b = owed.AppendBinary(b)
-		for cause := range causes { // by their numbers, which stay
+		for cause := range lost.of { // by their numbers, which stay
 			b = binary.AppendUvarint(b, uint64(lost.gone[cause]))
 			b = lost.of[cause].AppendBinary(b)
 		}
@@ -152,11 +155,15 @@ func DecodeCursor(b []byte, most int64) (*Cursor, error) {
 	c.released.gone[ByRetention] = c.Missed
 	if c.ledger = version >= ledgerVersion; c.ledger {
 		c.Owed = d.set(maxCursorRuns)
-		for cause := range causes {
+		for cause := range c.released.of {
 			c.released.gone[cause], c.released.of[cause] = d.position(), *d.set(maxCursorRuns)
 		}
 	}
-	if d.failed || len(d.b) > 0 {
+	if c.ledger {
+		c.released.gone[ByExpiry] = c.Missed - c.released.gone[ByRetention]
+		c.Missed = c.released.gone[ByRetention]
+	}
+	if d.failed || len(d.b) > 0 || c.released.gone[ByExpiry] < 0 {
 		return nil, ErrCursor
 	}
 	return c, nil

@@ -39,13 +39,16 @@ func golden() map[string]*Cursor {
 	lost := plain()
 	lost.Dead, lost.Owed, lost.Moves = true, set(Run{From: 60, To: 61}, Run{From: 1 << 33, To: NoEnd}), 2
 	lost.released = &released{gone: Ledger{1, 2, 300, 4, 5, 1 << 40}}
-	for c := range causes {
+	for c := range lost.released.of {
 		lost.released.of[c] = *set(Run{From: int64(c), To: int64(c) + 2}, Run{From: 20, To: 1 << 20})
 	}
 	lost.Missed = 300
+	expired := plain()
+	expired.Owed, expired.released = &Set{}, &released{gone: Ledger{ByRetention: 2, ByExpiry: 1 << 33}}
 	none.Failures, none.Acked = nil, &Set{}
 	return map[string]*Cursor{
 		"plain": plain(), "backfill": backfill, "moved": moved, "nothing failed": none, "released": lost,
+		"expired": expired,
 	}
 }
 
@@ -113,11 +116,13 @@ func describe(c *Cursor) []any {
 
 // What is of no version is refused.
 func TestOtherVersions(t *testing.T) {
-	b := golden()["released"].Append(nil)
-	for version := range 256 {
-		b[0] = byte(version)
-		if _, err := DecodeCursor(b, 1<<16); (err == nil) != (version == ledgerVersion) {
-			t.Errorf("version %d: %v", version, err)
+	for _, name := range []string{"released", "expired"} {
+		b := golden()[name].Append(nil)
+		for version := range 256 {
+			b[0] = byte(version)
+			if _, err := DecodeCursor(b, 1<<16); (err == nil) != (version == ledgerVersion) {
+				t.Errorf("%s, version %d: %v", name, version, err)
+			}
 		}
 	}
 }

@@ -107,6 +107,12 @@ func (d *delivery) step() (Wait, bool) {
 	if j = min(j, int(d.mayOpen(r.From)-batch.Base)); j <= i {
 		return Wait{Reason: Full}, false
 	}
+	if batch.Expires() {
+		var done bool
+		if j, done = d.lapsed(batch, i, j); done {
+			return Wait{}, true
+		}
+	}
 	suspect := false
 	if !d.suspects.Empty() {
 		j, suspect = d.cutAtSuspects(batch, i, j)
@@ -178,12 +184,12 @@ func (d *delivery) deferOne(batch *commitlog.Batch, i int) {
 		if d.config.KeyOrder {
 			d.keys.Hold(key, position)
 		}
-		d.fails.Wait(position)
+		d.fails.Wait(position, d.until(batch, i, f.Due))
 		return
 	}
 	if d.config.Exhausted == ParkKey {
 		d.keys.Hold(key, position)
-		d.fails.Park(position, key)
+		d.fails.Park(position, key, d.until(batch, i, NoEnd))
 		return
 	}
 	if d.config.KeyOrder {
@@ -253,12 +259,18 @@ func (d *delivery) takers(batch *commitlog.Batch, i int) (n int) {
 // pass is done with message i, which is for nobody in the group.
 func (d *delivery) pass(batch *commitlog.Batch, i int) {
 	position := batch.Base + int64(i)
-	if d.keys.Len() > 0 && !d.keys.Blocked(batch.Key(i), position) {
-		d.keys.Hold(batch.Key(i), position) // others may wait for it
-	}
+	d.unheld(batch, i)
 	d.take(position, position+1)
 	d.filtered++
 	d.done(position, position+1)
+}
+
+// unheld makes messages that wait for the key of message i follow when that is done.
+func (d *delivery) unheld(batch *commitlog.Batch, i int) {
+	position := batch.Base + int64(i)
+	if d.keys.Len() > 0 && !d.keys.Blocked(batch.Key(i), position) {
+		d.keys.Hold(batch.Key(i), position)
+	}
 }
 
 // choose returns the member that gets message i of those that take it, and takes its
@@ -310,14 +322,18 @@ func (d *delivery) serveAside() (Wait, bool) {
 				return Wait{Reason: Fetch, Position: position}, false
 			}
 			i := int(position - batch.Base)
-			blocked := d.keys.Len() > 0 && d.waits(batch.Key(i), position) // its key was parked meanwhile
-			if !blocked && m.budget.Take(batch, i, i+1, false) == 0 {
+			over := d.p.over(batch, i)
+			blocked := !over && d.keys.Len() > 0 && d.waits(batch.Key(i), position) // its key was parked meanwhile
+			if !over && !blocked && m.budget.Take(batch, i, i+1, false) == 0 {
 				break
 			}
 			for _, other := range d.members {
 				other.aside.Remove(position, position+1)
 			}
-			if blocked {
+			if over {
+				d.lapse(batch, i)
+			}
+			if over || blocked {
 				continue
 			}
 			d.hand(m, batch, i, i+1, d.fails.Get(position).Attempts+1)

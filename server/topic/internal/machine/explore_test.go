@@ -62,8 +62,10 @@ func (w *world) step() {
 		w.next()
 	case n < 73:
 		w.settle()
-	case n < 76:
+	case n < 75:
 		w.expire()
+	case n < 76:
+		w.lapse()
 	case n < 78:
 		w.backfill()
 	case n < 83:

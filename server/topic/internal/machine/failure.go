@@ -44,6 +44,7 @@ type failureTable struct {
 	delayed    delays           // wait until they are due
 	letters    []Undeliverable  // of those that are dying, what nobody has taken
 	parked     map[int64]string // wait for an operator, with their keys
+	ending     int              // so many of these are among delayed as well
 }
 
 // newFailureTable makes an empty table.
@@ -134,10 +135,8 @@ func (t *failureTable) Attempt(from, to, now int64, most int) (attempt int, end 
 	return first.Attempts + 1, to
 }
 
-// Wait makes a position wait until it is due.
-func (t *failureTable) Wait(position int64) {
-	heap.Push(&t.delayed, delay{t.byPosition[position].Due, position})
-}
+// Wait makes a position wait until a time.
+func (t *failureTable) Wait(position, due int64) { heap.Push(&t.delayed, delay{due, position}) }
 
 // Due returns when the first of those is due that wait; false if none does.
 func (t *failureTable) Due() (at int64, ok bool) {
@@ -152,11 +151,22 @@ func (t *failureTable) Ready(now int64) (position int64, ok bool) {
 	if len(t.delayed) == 0 || t.delayed[0].due > now {
 		return 0, false
 	}
-	return heap.Pop(&t.delayed).(delay).position, true
+	position = heap.Pop(&t.delayed).(delay).position
+	if _, parked := t.parked[position]; parked {
+		delete(t.parked, position)
+		t.ending--
+	}
+	return position, true
 }
 
-// Park makes a position wait until it is removed, or nothing waits any more.
-func (t *failureTable) Park(position int64, key string) { t.parked[position] = key }
+// Park makes a position wait until it is removed, nothing waits any more, or a time; NoEnd for none.
+func (t *failureTable) Park(position int64, key string, until int64) {
+	t.parked[position] = key
+	if until != NoEnd {
+		t.Wait(position, until)
+		t.ending++
+	}
+}
 
 // Key returns the key of a position that is parked.
 func (t *failureTable) Key(position int64) (key string, ok bool) {
@@ -165,11 +175,13 @@ func (t *failureTable) Key(position int64) (key string, ok bool) {
 }
 
 // Waiting counts what waits until it is due, and what is parked.
-func (t *failureTable) Waiting() (delayed, parked int) { return len(t.delayed), len(t.parked) }
+func (t *failureTable) Waiting() (delayed, parked int) {
+	return len(t.delayed) - t.ending, len(t.parked)
+}
 
 // StopWaiting makes nothing wait, neither for its time nor parked.
 func (t *failureTable) StopWaiting() {
-	t.delayed = t.delayed[:0]
+	t.delayed, t.ending = t.delayed[:0], 0
 	clear(t.parked)
 }
 

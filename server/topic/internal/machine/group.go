@@ -54,8 +54,9 @@ type GroupState struct {
 	deadline int64     // no lease ends before, unix ns: see Wake
 
 	processed, filtered, failed int64
-	handed                      int64 // deliveries, since the process began
+	handed, expired             int64 // deliveries, and messages that were over, since the process began
 	counts                      *Counts
+	front                       front
 	moves                       int64 // by SeekTo
 }
 

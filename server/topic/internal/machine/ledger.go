@@ -11,6 +11,7 @@ const (
 	ByZombie                 // the group's position did not move for too long
 	ByForce                  // an operator forced it past them
 	BySeek                   // a request moved it past them
+	ByExpiry                 // their time to live was over; they are numbers only
 	causes
 )
 
@@ -19,7 +20,7 @@ const Causes = int(causes)
 
 // String returns the name, for metrics and records.
 func (c Cause) String() string {
-	return [...]string{"death", "bound", "retention", "zombie", "forced", "sought"}[c]
+	return [...]string{"death", "bound", "retention", "zombie", "forced", "sought", "expired"}[c]
 }
 
 // Ledger counts, by cause, the messages that were due to a group and that it does not get.
@@ -40,8 +41,18 @@ func (l *Ledger) Total() (n int64) {
 	return n
 }
 
-// Unasked is the total without what a request moved the group past.
-func (l *Ledger) Unasked() int64 { return l.Total() - l[BySeek] }
+// Asked reports whether the cause is a wish: of a request that moved the group, or of a publisher.
+func (c Cause) Asked() bool { return c == BySeek || c == ByExpiry }
+
+// Unasked is the total without what was asked for.
+func (l *Ledger) Unasked() (n int64) {
+	for c, of := range l {
+		if !Cause(c).Asked() {
+			n += of
+		}
+	}
+	return n
+}
 
 // maxLedgerRuns bounds the runs of positions that a ledger keeps of each cause, and maxOwedRuns
 // those of what a group is owed. A cursor has room for both.
@@ -52,13 +63,14 @@ const (
 
 // released is a group's ledger. A message counts from the moment at which it is taken from the
 // group. It is in one set as long as the log has it, because a seek, a backfill or a revival may
-// give it back, and then it does not count. Messages that the log no longer has are numbers only.
+// give it back, and then it does not count. Messages that the log no longer has are numbers only, and
+// those that were over, which the group has acknowledged: if it seeks back, they are over again and count again.
 //
 // A set may hold positions that the group has acknowledged, because runs without their holes are
 // few. They count for nothing: nothing that is released is acknowledged while it is.
 type released struct {
 	gone Ledger
-	of   [causes]Set
+	of   [ByExpiry]Set
 }
 
 // Count returns the ledger of a group that has acknowledged acked.

@@ -126,6 +126,10 @@ func (m *model) saveLedger(g *modelGroup, s *snapshot) {
 	}
 }
 
+func (g *modelGroup) holds() bool {
+	return g.state == Active || (g.state == Paused && g.config.HoldsPaused)
+}
+
 // kept reports whether the log has to keep a message because a group is owed it, or has it in hand
 // in order of key. living leaves dead groups out.
 func (m *model) kept(r *record, living bool) bool {
@@ -169,7 +173,7 @@ func (m *model) compareLedger(g *modelGroup) string {
 			return fmt.Sprintf("%s is owed %d: %v, should be %v", g.config.Name, o, got, want)
 		}
 		in := 0
-		for cause := range causes {
+		for cause := range g.real.released.of {
 			if g.real.released.of[cause].Contains(o) && !g.real.acked.Contains(o) {
 				in++
 			}

@@ -27,6 +27,7 @@ type Machine struct {
 	maxOpen   int
 	returning []*GroupState // are restored, and to be reconciled
 	onRelease func(Cause, int64)
+	clock     int64 // see Elapsed
 }
 
 // New makes a machine without groups for the partition with a number, whose log has the

@@ -17,6 +17,7 @@ type record struct {
 	key, kind string
 	to        string // the only group that it is for; empty: all
 	void      bool
+	ends      time.Time // when its time is over; zero: never
 	required  map[*modelGroup]bool
 	readable  map[*modelGroup]bool
 	acked     map[*modelGroup]bool
@@ -291,10 +292,6 @@ func (g *modelGroup) takers(r *record) []*modelMember {
 	}
 	slices.SortFunc(list, func(a, b *modelMember) int { return strings.Compare(a.name, b.name) })
 	return list
-}
-
-func (g *modelGroup) holds() bool {
-	return g.state == Active || (g.state == Paused && g.config.HoldsPaused)
 }
 
 // pinned is the lowest position that is held, the end if none is.

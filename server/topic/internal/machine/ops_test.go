@@ -49,6 +49,7 @@ func (w *world) next() {
 	if g == nil {
 		return
 	}
+	w.p.Elapsed(w.now.UnixNano())
 	w.before("next", g, nil)
 	parked := g.real.Parked(nil)
 	limit := 1 + w.rng.IntN(12)
@@ -117,6 +118,8 @@ func (w *world) handed(g *modelGroup, piece Piece, i int, parked []Parked) {
 		w.fail("%s: %d is a dead letter", g.config.Name, o)
 	case w.m.open(g, o) > mayBeOpen+2: // what all others wait behind comes in any case, of a backfill, too
 		w.fail("%s: %d is handed out, and more are open than may be", g.config.Name, o)
+	case w.over(r):
+		w.fail("%s: %d is handed out after its time", g.config.Name, o)
 	case g.full():
 		w.fail("%s: %d is handed out, and more than may be in hand", g.config.Name, o)
 	case !slices.Contains(takers, m):
@@ -184,6 +187,10 @@ func (w *world) passed(g *modelGroup) {
 		if r.acked[g] || !g.real.acked.Contains(r.position) {
 			continue
 		}
+		if w.over(r) && r.reads(g) && g.leases[r.position].member == nil && !g.dying[r.position] {
+			w.expired(g, r)
+			continue
+		}
 		if g.config.Exhausted == Discard && g.fails[r.position].attempts >= g.config.MaxAttempts {
 			w.m.acknowledge(g, r.position)
 			continue
@@ -208,6 +215,9 @@ func (w *world) leftBehind(g *modelGroup, why Reason) {
 	credits := slices.ContainsFunc(g.members, func(m *modelMember) bool { return m.real.budget.Has() })
 	if why == Idle || why == Credits {
 		w.suspectsLeft(g)
+	}
+	if why == Idle {
+		w.overLeft(g)
 	}
 	switch why {
 	case Limit:
@@ -238,6 +248,9 @@ func (w *world) leftBehind(g *modelGroup, why Reason) {
 			if parked != (g.config.Exhausted == ParkKey) || g.dying[r.position] != (g.config.Exhausted == DeadLetter) {
 				w.fail("%s: %d is spent: parked %v, dying %v", g.config.Name, r.position, parked, g.dying[r.position])
 			}
+		}
+		if w.over(r) {
+			continue // see overLeft
 		}
 		waits := g.leases[r.position].member != nil || f.dueAll.After(w.now) || spent
 		late := r.history[g] && !g.tried(r)
@@ -359,7 +372,7 @@ func (w *world) settle() {
 			w.m.acknowledge(g, p)
 		}
 	case "nack":
-		delay := pick(w, []time.Duration{-1, 0, 5 * time.Second})
+		delay := pick(w, []time.Duration{-1, 0, 5 * time.Second, time.Minute})
 		refused = m.real.Nack(s, delay, "no", w.now, nil)
 		for _, p := range own {
 			delete(g.leases, p)

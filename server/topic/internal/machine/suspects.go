@@ -127,14 +127,18 @@ func (d *delivery) serveAlone() (Wait, bool) {
 				return Wait{Reason: Fetch, Position: at}, false
 			}
 			i := int(at - batch.Base)
-			blocked := d.keys.Len() > 0 && d.waits(batch.Key(i), at) // its key was parked meanwhile
-			if !blocked && !m.budget.TakeAlone(batch, i) {
+			over := d.p.over(batch, i)
+			blocked := !over && d.keys.Len() > 0 && d.waits(batch.Key(i), at) // its key was parked meanwhile
+			if !over && !blocked && !m.budget.TakeAlone(batch, i) {
 				break
 			}
 			for _, other := range d.members {
 				other.alone.Remove(at, at+1)
 			}
-			if blocked {
+			if over {
+				d.lapse(batch, i)
+			}
+			if over || blocked {
 				continue
 			}
 			d.hand(m, batch, i, i+1, d.fails.Get(at).Attempts+1)

@@ -106,7 +106,8 @@ func (w *world) publish() {
 	for range 1 + w.rng.IntN(6) {
 		r := &record{to: to, key: pick(w, []string{"", "k", "l"}), kind: pick(w, []string{"x", "y", "z"})}
 		w.m.publish(r)
-		list = append(list, &commitlog.Message{Key: r.key, Type: r.kind, Payload: make([]byte, w.rng.IntN(30))})
+		list = append(list, &commitlog.Message{Key: r.key, Type: r.kind, Payload: make([]byte, w.rng.IntN(30)),
+			Ttl: w.ttl(r)})
 	}
 	b, err := commitlog.NewBatch(base, w.now, list)
 	if err != nil {

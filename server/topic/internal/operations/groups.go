@@ -92,8 +92,8 @@ func (a *Admin) health(l *serving.OpenTopic, sub *storage.Subscription) *topicv1
 	return h
 }
 
-// released says which messages a group does not get although it was to receive them and did not ask
-// to be moved past them; empty if there are none.
+// released says which messages a group does not get although it was to receive them and nothing asked
+// for that; empty if there are none.
 func released(lost machine.Ledger) string {
 	n := lost.Unasked()
 	if n == 0 {
@@ -101,7 +101,7 @@ func released(lost machine.Ledger) string {
 	}
 	var of []string
 	for c, n := range lost {
-		if c := machine.Cause(c); n > 0 && c != machine.BySeek {
+		if c := machine.Cause(c); n > 0 && !c.Asked() {
 			of = append(of, fmt.Sprintf("%d by %s", n, c))
 		}
 	}

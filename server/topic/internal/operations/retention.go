@@ -36,6 +36,9 @@ func (j *Jobs) runRetention(ctx context.Context) {
 		j.finishPurges(ctx)
 		j.follow(ctx)
 		trusted := j.trusts()
+		if trusted {
+			j.lapseAll(ctx)
+		}
 		if time.Since(begin) >= every || j.crowded() {
 			begin = time.Now()
 			j.due(Trim, every)
@@ -177,7 +180,8 @@ func (j *Jobs) retainTopic(ctx context.Context, t *storage.Topic, b *batch, r *r
 		}
 	}
 	defer l.Release()
-	err = errors.Join(j.engine.Sources.Follow(ctx, l), j.releaseExpired(ctx, l))
+	reads := lapseReads
+	err = errors.Join(j.engine.Sources.Follow(ctx, l), j.lapse(ctx, l, &reads), j.releaseExpired(ctx, l))
 	kept, failed := j.retainAll(ctx, l, b, r)
 	released, also := j.releaseBeyondBytes(ctx, l)
 	if err = errors.Join(err, failed, also); released {

@@ -67,6 +67,8 @@ type part struct {
 	ready   atomic.Bool // Next may have something to do
 	blocked atomic.Bool // Next stopped for lack of credits or room: what any member settles changes that
 
+	front int64 // floor of the group at the last look for what is over; guarded by the partition's lock
+
 	mu    sync.Mutex
 	timer Timer
 	due   time.Time // of the timer; zero: it does not run

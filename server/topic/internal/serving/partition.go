@@ -23,7 +23,9 @@ type PartitionConfig struct {
 	Flusher *Flusher
 	Memory  *Memory
 	Clock   func() time.Time
-	Logger  *slog.Logger
+	// Wall is the clock that the log stores messages by; nil: Clock. What ends, ends by it.
+	Wall   func() time.Time
+	Logger *slog.Logger
 	// Released is called when messages that were due to a group are taken from it. It does not wait.
 	Released func(machine.Cause, int64)
 }
@@ -238,6 +240,7 @@ func (p *Partition) Next(
 			return h, nil
 		}
 		now := p.cfg.Clock()
+		p.elapsedLocked()
 		g.Wake(now)
 		if list := p.machine.TakeLost(nil); len(list) > 0 {
 			lost(list)
@@ -261,6 +264,14 @@ func (p *Partition) Next(
 		}
 	}
 	return h, nil
+}
+
+func (p *Partition) elapsedLocked() {
+	now := p.cfg.Wall
+	if now == nil {
+		now = p.cfg.Clock
+	}
+	p.machine.Elapsed(now().UnixNano())
 }
 
 // Unpark delivers messages of keys again that are parked, of all without keys, and returns how
@@ -312,13 +323,18 @@ func (p *Partition) Overdue(group string) (most time.Duration) {
 	return most
 }
 
-// fetch reads from the log. What is corrupt there can be read by nobody: it is passed
-// over, like what was trimmed.
+// fetch is fetchSome of as much as is read at a time.
 func (p *Partition) fetch(ctx context.Context, position int64) error {
+	return p.fetchSome(ctx, position, fetchBytes)
+}
+
+// fetchSome reads from the log, a batch at least. What is corrupt there can be read by nobody: it is passed
+// over, like what was trimmed.
+func (p *Partition) fetchSome(ctx context.Context, position int64, size int) error {
 	p.mu.Lock()
 	from, end := p.resident.existing(position), p.resident.end
 	p.mu.Unlock()
-	batches, err := p.cfg.Log.Read(ctx, p.Address, from, fetchBytes)
+	batches, err := p.cfg.Log.Read(ctx, p.Address, from, size)
 	var corrupt *commitlog.CorruptError
 	if errors.As(err, &corrupt) {
 		p.cfg.Logger.Error("messages cannot be read and are passed over", "partition", p.Address.String(),

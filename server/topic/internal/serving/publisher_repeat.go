@@ -34,7 +34,7 @@ func (p *Publisher) same(ctx context.Context, a commitlog.Append, was commitlog.
 					return true, nil //nolint:nilerr // it is damaged
 				}
 				wanted := proto.CloneOf(a.Messages[at-was.Base])
-				stored.PublishTime, wanted.PublishTime = nil, nil // the server's own
+				stored.PublishTime, wanted.PublishTime = nil, nil // the server's own; releases without hashes had no ttl
 				if !proto.Equal(stored, wanted) {
 					return false, nil
 				}

@@ -48,6 +48,7 @@ func ShowSubscription(l *OpenTopic, sub *storage.Subscription, places bool) *top
 	d.Released = &topicv1.ReleasedMessages{
 		Death: released[machine.ByDeath], Bound: released[machine.ByBound], Retention: released[machine.ByRetention],
 		Zombie: released[machine.ByZombie], Forced: released[machine.ByForce], Sought: released[machine.BySeek],
+		Expired: released[machine.ByExpiry],
 	}
 	d.Gap = d.GetGap() || released.Unasked() > 0
 	return d

@@ -576,6 +576,14 @@ export declare type ReleasedMessages = Message<"parley.topic.v1.ReleasedMessages
    * @generated from field: int64 sought = 6;
    */
   sought: bigint;
+
+  /**
+   * Their ttl was over before the group had handled them. A message that ends again after a seek back
+   * counts again.
+   *
+   * @generated from field: int64 expired = 7;
+   */
+  expired: bigint;
 };
 
 /**

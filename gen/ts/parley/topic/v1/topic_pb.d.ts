@@ -288,6 +288,22 @@ export declare type TopicMessage = Message<"parley.topic.v1.TopicMessage"> & {
    * @generated from field: google.protobuf.Timestamp publish_time = 6;
    */
   publishTime?: Timestamp | undefined;
+
+  /**
+   * How long the message may be delivered, from publish_time on; without it as long as it is kept. Groups
+   * that have not received it by then do not get it, and count it as expired. It is rounded up to whole
+   * seconds. A delivered message has expire_time instead.
+   *
+   * @generated from field: google.protobuf.Duration ttl = 7;
+   */
+  ttl?: Duration | undefined;
+
+  /**
+   * When the message is no longer delivered; set by the server, and not set for a message without ttl.
+   *
+   * @generated from field: google.protobuf.Timestamp expire_time = 8;
+   */
+  expireTime?: Timestamp | undefined;
 };
 
 /**
