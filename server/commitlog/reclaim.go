@@ -37,15 +37,18 @@ type removal struct {
 	bytes       int64
 }
 
-// add notes that a range was removed, of which so many bytes are known: what is not in the engine's
-// files yet is in its own log.
+// add notes that a range was removed, of so many bytes. Without them, 0, the engine's estimate counts: it
+// is too much for a small part of a file, and knows nothing of what is in the engine's own log only.
 func (r *removed) add(records store.Records, from, until []byte, known int64) {
 	of, ok := records.(store.Reclaimer)
 	if !ok {
 		return
 	}
-	n, err := of.Size(from, until)
-	if n = max(n, known); err != nil || n == 0 { // a store that closes
+	n := known
+	if n <= 0 {
+		n, _ = of.Size(from, until)
+	}
+	if n <= 0 { // nothing, or a store that closes
 		return
 	}
 	r.mu.Lock()

@@ -67,12 +67,13 @@ type api struct {
 }
 
 // New makes the REST API of the services. It serves the paths of the annotations,
-// the streams of events, and the OpenAPI document at /api/v1/openapi.json. It fails for annotations that it does not support: it knows path
+// the streams of events, and the OpenAPI document at /api/v1/openapi.json. It fails for
+// annotations that it does not support: it knows path
 // variables that are whole segments and strings, custom verbs behind a variable at the end,
 // and the bodies "*" and none.
 func New(c Config) (http.Handler, error) {
-	if c.Handlers == nil || c.Codec == "" || c.Gate == nil || len(c.Services) == 0 || c.Observe == nil || len(c.Streams) == 0 ||
-		len(c.Tokenless) > 0 && c.Door == nil {
+	if c.Handlers == nil || c.Codec == "" || c.Gate == nil || len(c.Services) == 0 || c.Observe == nil ||
+		len(c.Streams) == 0 || len(c.Tokenless) > 0 && c.Door == nil {
 		return nil, errors.New("rest: handlers, codec, gate, services, streams and observer are required")
 	}
 	a := &api{config: c, mux: http.NewServeMux()}

@@ -1,7 +1,7 @@
 package topicrpc
 
 import (
-	"strconv"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -143,7 +143,8 @@ func (p *Module) measureSubscriptions() {
 
 // measureGroups connects the metrics of groups.
 func (p *Module) measureGroups() {
-	others := " The groups beyond the first " + strconv.Itoa(topic.ShownGroups) + " are one, with the names " + topic.AllGroups + "."
+	others := fmt.Sprintf(" The groups beyond the first %d are one, with the names %s.", topic.ShownGroups,
+		topic.AllGroups)
 	gauge := func(name, help string) telemetry.Family { return telemetry.Family{Name: name, Help: help + others} }
 	counter := func(name, help string) telemetry.Family {
 		return telemetry.Family{Name: name, Help: help + others, Counter: true}

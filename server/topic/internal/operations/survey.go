@@ -117,7 +117,7 @@ func (o *oldest) observe(ctx context.Context, l *serving.OpenTopic, g *serving.G
 			continue
 		}
 		if at.IsZero() {
-			known := false
+			var known bool
 			if at, known = o.stored(ctx, l, place{p, position}); !known {
 				return
 			}
