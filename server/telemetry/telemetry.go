@@ -283,7 +283,7 @@ const (
 	GroupDelivered       = "parley_topics_group_delivered_total"
 	GroupRedelivered     = "parley_topics_group_redelivered_total"
 	GroupAcknowledged    = "parley_topics_group_acknowledged_total"
-	GroupExpired         = "parley_topics_group_expired_total"
+	GroupLeasesExpired   = "parley_topics_group_leases_expired_total"
 	GroupDeadLettered    = "parley_topics_group_dead_lettered_total"
 	TopicLeasesOverdue   = "parley_topics_leases_overdue_total"
 	TopicOrphans         = "parley_topics_orphaned_cursors_total"

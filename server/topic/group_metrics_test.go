@@ -1,10 +1,15 @@
 package topic
 
 import (
+	"context"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/testkit"
 )
 
@@ -34,9 +39,9 @@ func TestMetricsOfAGroup(t *testing.T) {
 		testkit.Advance(15 * time.Second) // a lease ends, and another one begins
 		x.receive(s)
 		check("in hand again", GroupValues{Lag: 1, Oldest: 15 * time.Second, Delivered: 11, Redelivered: 1,
-			Acknowledged: 9, Expired: 1})
+			Acknowledged: 9, LeasesExpired: 1})
 		testkit.Advance(40 * time.Second) // the last attempt
-		check("a dead letter", GroupValues{Delivered: 11, Redelivered: 1, Acknowledged: 9, Expired: 2, DeadLettered: 1})
+		check("a dead letter", GroupValues{Delivered: 11, Redelivered: 1, Acknowledged: 9, LeasesExpired: 2, DeadLettered: 1})
 		testkit.Equal(t, "that nobody reads", x.metric("t", "other").Lag, 10)
 		testkit.Equal(t, "delivered to nobody", x.metric("t", "other").Delivered, 0)
 
@@ -75,3 +80,43 @@ func TestMetricsOfTopicsNotInUse(t *testing.T) {
 		behind("closed again", 2*time.Hour+30*time.Second)
 	})
 }
+
+// noTopic fails the reads of the cursors of the topic with number 1.
+type noTopic struct {
+	store.Store
+	on *atomic.Bool
+}
+
+func (n noTopic) Query(ctx context.Context, q store.Query) (store.Page, error) {
+	if n.on.Load() && q.Table == store.Subscriptions && q.PK == table.CursorPartition(1, 0) {
+		return store.Page{}, store.ErrUnavailable
+	}
+	return n.Store.Query(ctx, q)
+}
+
+// A topic that cannot be opened keeps no other from its metrics, and has its own once it can.
+func TestMetricsBesideATopicThatFails(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		on := &atomic.Bool{}
+		x.wrap = func(s store.Store) store.Store { return noTopic{s, on} }
+		x.restart()
+		for n := range 3 {
+			name := fmt.Sprint("t", n)
+			x.configure(name, &topicv1.TopicConfig{Semantics: topicv1.Semantics_SEMANTICS_QUEUE})
+			x.publish(name, 0, 5)
+		}
+		on.Store(true)
+		x.restart()
+		testkit.Advance(time.Minute)
+		testkit.Equal(t, "of the topic that fails", x.metric("t0", "$queue"), GroupValues{})
+		for _, name := range []string{"t1", "t2"} {
+			testkit.Equal(t, name, x.metric(name, "$queue").Lag, 5)
+		}
+		on.Store(false)
+		testkit.Advance(reopened)
+		testkit.Equal(t, "once it can be opened", x.metric("t0", "$queue").Lag, 5)
+	})
+}
+
+// reopened is more than the survey waits until it tries again to open a topic.
+const reopened = 11 * time.Minute

@@ -127,7 +127,7 @@ var shown = []struct {
 	{"parley_topics_group_delivered_total", "counter", "group topic", embedded | server},
 	{"parley_topics_group_redelivered_total", "counter", "group topic", embedded | server},
 	{"parley_topics_group_acknowledged_total", "counter", "group topic", embedded | server},
-	{"parley_topics_group_expired_total", "counter", "group topic", embedded | server},
+	{"parley_topics_group_leases_expired_total", "counter", "group topic", embedded | server},
 	{"parley_topics_group_dead_lettered_total", "counter", "group topic", embedded | server},
 	{"parley_topics_leases_overdue_total", "counter", "", embedded | server},
 	{"parley_topics_orphaned_cursors_total", "counter", "", embedded | server},

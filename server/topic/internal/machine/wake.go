@@ -67,7 +67,7 @@ func (g *GroupState) expire(now int64) (n int64) {
 		g.p.lose(&over[i])
 		n += over[i].To - over[i].From
 	}
-	g.counts.Expired.Add(n)
+	g.counts.LeasesExpired.Add(n)
 	g.giveBack(over, true, "the lease has ended", time.Unix(0, now))
 	// What failed may be tried again at once: it waits for no time.
 	return n + g.retry(now)

@@ -22,6 +22,16 @@ func (g *GroupState) Missing() Set {
 	return missing
 }
 
+// Lag returns how many messages there are that the group is to receive and has not acknowledged. It costs
+// O(1) if there are none.
+func (g *GroupState) Lag() int64 {
+	if g.Oldest() >= g.p.end && g.owed.Empty() {
+		return 0
+	}
+	missing := g.Missing()
+	return missing.Count(0, g.p.end)
+}
+
 // Readable returns what is delivered to the group, of a backfill, too.
 func (g *GroupState) Readable() Set {
 	readable := g.readable.Clone()

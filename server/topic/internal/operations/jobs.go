@@ -34,6 +34,7 @@ type Jobs struct {
 	clockGuard       *clockGuard
 	backlog          int64 // after the last trim
 	seen             map[place]time.Time
+	unopened         map[uint64]time.Time // topics that the survey could not open, and when it tries again
 	ages             ages
 	sizes            sizes // of Trim
 	// unstored says that positions of groups could not be stored in this run of Trim: a full disk may
@@ -51,7 +52,8 @@ func NewJobs(c JobsConfig) *Jobs {
 		cfg: c, engine: c.Engine, detector: storage.NewDetector(),
 		wake: make(chan struct{}, 1), written: make(chan struct{}, 1),
 		clockGuard: newClockGuard(c.Engine.Clock), seen: map[place]time.Time{},
-		ages: ages{firsts: map[commitlog.Partition]first{}}, sizes: sizes{of: map[commitlog.Partition]*sized{}},
+		unopened: map[uint64]time.Time{},
+		ages:     ages{firsts: map[commitlog.Partition]first{}}, sizes: sizes{of: map[commitlog.Partition]*sized{}},
 	}
 	j.every.Store(int64(j.schedule().Detection))
 	j.tasks = [...]*task{

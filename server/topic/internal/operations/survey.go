@@ -45,8 +45,8 @@ func (j *Jobs) survey(ctx context.Context) {
 		reading.End()
 		if opens > 0 && j.unseen(t) {
 			opens--
-			if l, err := j.engine.Topics.Open(ctx, t); err == nil { // what keeps it from that is said when it is used
-				l.Release()
+			if !j.openOnce(ctx, t) {
+				opens = 0 // the log does not answer, perhaps: the rest of the survey does not wait for it
 			}
 		}
 	}
@@ -72,9 +72,30 @@ func (j *Jobs) survey(ctx context.Context) {
 	g.Overdue.Store(int64(overdue))
 }
 
+// openOnce opens a topic, so that its groups have metrics. What keeps it from that is said when the topic is
+// used; until it is tried again, the others have their turn.
+func (j *Jobs) openOnce(ctx context.Context, t *storage.Topic) bool {
+	ctx, cancel := context.WithTimeout(ctx, meterEvery)
+	defer cancel()
+	l, err := j.engine.Topics.Open(ctx, t)
+	if err != nil {
+		j.unopened[t.Number] = j.engine.Steady().Add(reopenEvery)
+		return false
+	}
+	l.Release()
+	delete(j.unopened, t.Number)
+	return true
+}
+
+// reopenEvery is when a topic is tried again that could not be opened.
+const reopenEvery = 10 * time.Minute
+
 // unseen reports whether a topic has a group that receives, and that has no metrics because the topic
 // was not in use since the process began.
 func (j *Jobs) unseen(t *storage.Topic) bool {
+	if j.engine.Steady().Before(j.unopened[t.Number]) {
+		return false
+	}
 	for _, sub := range t.Subscriptions() {
 		if storage.Receives(sub.State) && !j.engine.Groups.Knows(t.Name, sub.Group) {
 			return true
@@ -107,10 +128,10 @@ func (o *oldest) observe(ctx context.Context, l *serving.OpenTopic, g *serving.G
 		p.Do(func(m *machine.Machine) {
 			if h := m.Group(g.Name()); h != nil {
 				_, end := m.Bounds()
-				missing := h.Missing()
-				lag += missing.Count(0, end)
-				position, at = h.Oldest(), h.OldestTime()
-				active = h.State() == machine.Active && position < end
+				lag += h.Lag()
+				if position = h.Oldest(); h.State() == machine.Active && position < end {
+					active, at = true, h.OldestTime()
+				}
 			}
 		})
 		if !active {
@@ -194,5 +215,5 @@ func measure(now time.Time, l *serving.OpenTopic, g *serving.Group) {
 			}
 		})
 	}
-	g.Meter.Sample(now, processed, answers, inFlight, g.Metric.Expired.Load(), lease)
+	g.Meter.Sample(now, processed, answers, inFlight, g.Metric.LeasesExpired.Load(), lease)
 }

@@ -46,7 +46,7 @@ type GroupValues struct {
 	Oldest       time.Duration // age of the oldest of these, of an active group
 	Stalled      int64         // groups that get nothing although a member waits
 
-	Delivered, Redelivered, Acknowledged, Expired, DeadLettered int64 // see machine.Counts
+	Delivered, Redelivered, Acknowledged, LeasesExpired, DeadLettered int64 // see machine.Counts
 }
 
 // NewGroupMetrics makes metrics without groups.
@@ -137,7 +137,7 @@ func (m *GroupMetrics) Values(now time.Time) []GroupValues {
 func (x *GroupMetric) counted() GroupValues {
 	return GroupValues{
 		Topic: x.name.topic, Group: x.name.group, Delivered: x.Delivered.Load(), Redelivered: x.Redelivered.Load(),
-		Acknowledged: x.Acknowledged.Load(), Expired: x.Expired.Load(), DeadLettered: x.DeadLettered.Load(),
+		Acknowledged: x.Acknowledged.Load(), LeasesExpired: x.LeasesExpired.Load(), DeadLettered: x.DeadLettered.Load(),
 	}
 }
 
@@ -162,7 +162,7 @@ func (v *GroupValues) add(o GroupValues) {
 	v.Delivered += o.Delivered
 	v.Redelivered += o.Redelivered
 	v.Acknowledged += o.Acknowledged
-	v.Expired += o.Expired
+	v.LeasesExpired += o.LeasesExpired
 	v.DeadLettered += o.DeadLettered
 }
 
