@@ -187,8 +187,8 @@ doc.paths["/api/v1/topics/{topic}/subscriptions/{group}/stream"] = {
     parameters: [
       inPath("topic"), inPath("group"),
       { name: "member", in: "query", description: "Name of the member, its own in the group; one is made without it.", schema: { type: "string", maxLength: 255 } },
-      { name: "messages", in: "query", description: "Messages that are sent before one is acknowledged; 0 means 1,000.", schema: { type: "integer", minimum: 0, maximum: 1000000 } },
-      { name: "bytes", in: "query", description: "Bytes of messages that are sent before one is acknowledged; 0 means 8 MiB.", schema: { type: "integer", minimum: 0, maximum: 1073741824 } },
+      { name: "messages", in: "query", description: "Messages that are sent before one is acknowledged; 0 means 1,000.", schema: { type: "integer", minimum: 0, maximum: 1000000 }, example: 100 },
+      { name: "bytes", in: "query", description: "Bytes of messages that are sent before one is acknowledged; 0 means 8 MiB.", schema: { type: "integer", minimum: 0, maximum: 1073741824 }, example: 8388608 },
     ],
     responses: {
       200: { description: "The events.", content: { "text/event-stream": { schema: { type: "string" } } } },
@@ -238,7 +238,7 @@ Object.assign(doc.components.schemas["google.protobuf.Timestamp"], { description
 for (const item of Object.values(doc.paths)) {
   for (const op of verbs.map((verb) => item[verb]).filter(Boolean)) {
     op.responses["4XX"] = { $ref: "#/components/responses/Error" };
-    for (const p of op.parameters ?? []) if (p.name in examples) p.example = examples[p.name];
+    for (const p of op.parameters ?? []) if (p.name in examples) p.example ??= examples[p.name];
     for (const body of [op.requestBody, ...Object.values(op.responses)]) {
       const content = body?.content?.["application/json"];
       if (content) content.example = example(content.schema);
