@@ -72,7 +72,7 @@ func (x *fixture) hears(s *Session) (lost int64) {
 	return lost
 }
 
-// A purge takes messages from all groups, whatever they have of them: a lease, which ends and of which the
+// A purge takes messages from all groups in every state: a lease, which ends and of which the
 // member hears; a pause; nothing because they are dead. Their ledgers count what was due as forced. Neither
 // the message nor a part of its batch comes back: not to a reader, not to a group that begins or goes back,
 // not after a restart. A late acknowledgement does nothing and is not refused.

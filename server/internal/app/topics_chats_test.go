@@ -185,7 +185,7 @@ func TestChatTopic(t *testing.T) {
 	}
 }
 
-// browseChats reads the events without a group, each like one that was delivered. Nobody purges them.
+// browseChats reads the events without a group, each like one that was delivered. They cannot be purged.
 func browseChats(t *testing.T, bob *topic.Client, operator topicv1connect.TopicServiceClient) {
 	t.Helper()
 	r, n := &topicv1.BrowseMessagesRequest{Topic: chatTopic, MaxMessages: 3}, 0

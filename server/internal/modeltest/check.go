@@ -275,7 +275,7 @@ func (a *audit) doneAt(p *publication) int64 {
 }
 
 // losses holds that each message that the group has to get was delivered and acknowledged, or has a
-// dead letter. A group that was dead while a message was removed is told how many it missed.
+// dead letter. The server tells a group that was dead while messages were removed how many it missed.
 func (a *audit) losses() {
 	var missed int64
 	for _, p := range a.t.order {

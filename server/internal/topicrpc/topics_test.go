@@ -58,8 +58,8 @@ func TestCompression(t *testing.T) {
 	testkit.Equal(t, "of a list", encoding("ListTopics", `{}`), "gzip")
 }
 
-// A topic is read without a group, page by page and message by message; a purge takes what nobody has
-// acknowledged, says who loses it, and a consumer that has some of it gets what follows.
+// A topic is read without a group, page by page and message by message; a purge removes what no group has
+// acknowledged, says which groups lose it, and a consumer that has some of it gets what follows.
 func TestBrowseAndPurge(t *testing.T) {
 	w := newWorld(t)
 	alice := w.as("alice")

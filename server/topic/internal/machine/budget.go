@@ -117,6 +117,9 @@ func (b *Budget) Take(batch *commitlog.Batch, i, j int, spare bool) int {
 	return n
 }
 
+// takeOne is Take of message i alone, and reports whether there were credits.
+func (b *Budget) takeOne(batch *commitlog.Batch, i int) bool { return b.Take(batch, i, i+1, false) > 0 }
+
 // take takes credits for messages for which the quota has been taken.
 func (b *Budget) take(n, size int64) {
 	b.messages, b.bytes = b.messages-n, b.bytes-size

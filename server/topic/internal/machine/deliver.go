@@ -21,7 +21,6 @@ type delivery struct {
 	ready         *Set
 	late          bool  // ready is what a backfill has
 	again         int64 // deliveries of messages that had failed before
-	quota         *Quota
 	dst           []Piece
 }
 
@@ -46,7 +45,6 @@ func (g *GroupState) Next(now time.Time, limit int, dst []Piece) ([]Piece, Wait)
 		return dst, Wait{Reason: Full}
 	}
 	d := delivery{GroupState: g, now: now.UnixNano(), limit: limit, ready: &g.ready, dst: dst}
-	d.quota = g.members[0].budget.quota
 	before := g.handed
 	defer func() {
 		g.counts.Delivered.Add(g.handed - before)
@@ -85,7 +83,7 @@ func (d *delivery) step() (Wait, bool) {
 	if !ok || r.From >= d.p.end {
 		return Wait{Reason: Idle}, false
 	}
-	if d.quota.Full() {
+	if d.full() {
 		return Wait{Reason: Credits}, false
 	}
 	batch, residence := d.p.source.At(r.From)
@@ -321,25 +319,37 @@ func (d *delivery) serveAside() (Wait, bool) {
 			if residence != Resident {
 				return Wait{Reason: Fetch, Position: position}, false
 			}
-			i := int(position - batch.Base)
-			over := d.p.over(batch, i)
-			blocked := !over && d.keys.Len() > 0 && d.waits(batch.Key(i), position) // its key was parked meanwhile
-			if !over && !blocked && m.budget.Take(batch, i, i+1, false) == 0 {
+			if !d.serve(m, batch, int(position-batch.Base), (*Member).setAside, (*Budget).takeOne) {
 				break
 			}
-			for _, other := range d.members {
-				other.aside.Remove(position, position+1)
-			}
-			if over {
-				d.lapse(batch, i)
-			}
-			if over || blocked {
-				continue
-			}
-			d.hand(m, batch, i, i+1, d.fails.Get(position).Attempts+1)
 		}
 	}
 	return Wait{}, true
+}
+
+func (m *Member) setAside() *Set { return &m.aside }
+
+// serve deals with message i, which waits for members in the sets that of returns: it hands it to a member if
+// take takes credits for it, unless it is over or its key was parked meanwhile. False: there are no credits.
+func (d *delivery) serve(
+	m *Member, batch *commitlog.Batch, i int, of func(*Member) *Set, take func(*Budget, *commitlog.Batch, int) bool,
+) bool {
+	position := batch.Base + int64(i)
+	over := d.p.over(batch, i)
+	blocked := !over && d.keys.Len() > 0 && d.waits(batch.Key(i), position)
+	if !over && !blocked && !take(m.budget, batch, i) {
+		return false
+	}
+	for _, other := range d.members {
+		of(other).Remove(position, position+1)
+	}
+	switch {
+	case over:
+		d.lapse(batch, i)
+	case !blocked:
+		d.hand(m, batch, i, i+1, d.fails.Get(position).Attempts+1)
+	}
+	return true
 }
 
 // hand gives a member messages, whose credits are taken.

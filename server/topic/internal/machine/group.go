@@ -416,10 +416,9 @@ func (g *GroupState) compact() {
 
 // Stats counts what the group has to do. It costs O(runs).
 func (g *GroupState) Stats() Stats {
-	pending := g.Missing()
 	delayed, parked := g.fails.Waiting()
 	s := Stats{
-		Start: g.start, Floor: g.Floor(), Pending: pending.Count(0, g.p.end),
+		Start: g.start, Floor: g.Floor(), Pending: g.Lag(),
 		Retrying: int64(delayed), Parked: int64(parked), Undeliverable: g.fails.Dying.Count(0, g.p.end),
 		Members: len(g.members), Processed: g.processed, Filtered: g.filtered, Failed: g.failed,
 		Missed: g.released.gone.Total(),

@@ -117,6 +117,8 @@ func (d *delivery) isolate(batch *commitlog.Batch, i, j int) (Wait, bool) {
 	return d.serveAlone()
 }
 
+func (m *Member) setAlone() *Set { return &m.alone }
+
 // serveAlone hands out suspects to members that have nothing, one to each. While suspects wait for
 // busy members, one of these members gets nothing else.
 func (d *delivery) serveAlone() (Wait, bool) {
@@ -126,22 +128,9 @@ func (d *delivery) serveAlone() (Wait, bool) {
 			if residence != Resident {
 				return Wait{Reason: Fetch, Position: at}, false
 			}
-			i := int(at - batch.Base)
-			over := d.p.over(batch, i)
-			blocked := !over && d.keys.Len() > 0 && d.waits(batch.Key(i), at) // its key was parked meanwhile
-			if !over && !blocked && !m.budget.TakeAlone(batch, i) {
+			if !d.serve(m, batch, int(at-batch.Base), (*Member).setAlone, (*Budget).TakeAlone) {
 				break
 			}
-			for _, other := range d.members {
-				other.alone.Remove(at, at+1)
-			}
-			if over {
-				d.lapse(batch, i)
-			}
-			if over || blocked {
-				continue
-			}
-			d.hand(m, batch, i, i+1, d.fails.Get(at).Attempts+1)
 		}
 	}
 	d.drain(d.now)

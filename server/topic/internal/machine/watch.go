@@ -46,7 +46,8 @@ func (g *GroupState) Oldest() int64 { return min(g.pin(), g.p.end) }
 // OldestTime returns when the message of Oldest was stored; zero if there is none, or it is not in
 // memory.
 func (g *GroupState) OldestTime() (at time.Time) {
-	if batch, residence := g.p.source.At(g.Oldest()); g.Oldest() < g.p.end && residence == Resident {
+	position := g.Oldest()
+	if batch, residence := g.p.source.At(position); position < g.p.end && residence == Resident {
 		at = time.UnixMilli(batch.Time)
 	}
 	return at

@@ -94,12 +94,12 @@ type TopicServiceClient interface {
 	// GetMessageStatus says who has acknowledged a message and who has not.
 	GetMessageStatus(context.Context, *v1.GetMessageStatusRequest) (*v1.GetMessageStatusResponse, error)
 	// GetMessage returns a message that the topic has. It changes nothing. The caller needs the role
-	// subscriber, for whatever groups, or admin. A message that is no longer kept, or has not been
+	// subscriber, for any groups, or admin. A message that is no longer kept, or has not been
 	// published, is not_found, MESSAGE_NOT_FOUND; the text says which.
 	GetMessage(context.Context, *v1.GetMessageRequest) (*v1.GetMessageResponse, error)
 	// BrowseMessages returns a page of the messages that the topic has. It needs no subscription, and
 	// changes no group: what it returns is still delivered. The caller needs the role subscriber, for
-	// whatever groups, or admin.
+	// any groups, or admin.
 	BrowseMessages(context.Context, *v1.BrowseMessagesRequest) (*v1.BrowseMessagesResponse, error)
 	// PurgeMessages removes messages, for good, although groups have not acknowledged them. Only
 	// administrators of the topic may do so. A group loses what was due to it, which its ledger counts as
@@ -390,12 +390,12 @@ type TopicServiceHandler interface {
 	// GetMessageStatus says who has acknowledged a message and who has not.
 	GetMessageStatus(context.Context, *v1.GetMessageStatusRequest) (*v1.GetMessageStatusResponse, error)
 	// GetMessage returns a message that the topic has. It changes nothing. The caller needs the role
-	// subscriber, for whatever groups, or admin. A message that is no longer kept, or has not been
+	// subscriber, for any groups, or admin. A message that is no longer kept, or has not been
 	// published, is not_found, MESSAGE_NOT_FOUND; the text says which.
 	GetMessage(context.Context, *v1.GetMessageRequest) (*v1.GetMessageResponse, error)
 	// BrowseMessages returns a page of the messages that the topic has. It needs no subscription, and
 	// changes no group: what it returns is still delivered. The caller needs the role subscriber, for
-	// whatever groups, or admin.
+	// any groups, or admin.
 	BrowseMessages(context.Context, *v1.BrowseMessagesRequest) (*v1.BrowseMessagesResponse, error)
 	// PurgeMessages removes messages, for good, although groups have not acknowledged them. Only
 	// administrators of the topic may do so. A group loses what was due to it, which its ledger counts as

@@ -1105,7 +1105,7 @@ export declare const TopicService: GenService<{
   },
   /**
    * GetMessage returns a message that the topic has. It changes nothing. The caller needs the role
-   * subscriber, for whatever groups, or admin. A message that is no longer kept, or has not been
+   * subscriber, for any groups, or admin. A message that is no longer kept, or has not been
    * published, is not_found, MESSAGE_NOT_FOUND; the text says which.
    *
    * @generated from rpc parley.topic.v1.TopicService.GetMessage
@@ -1118,7 +1118,7 @@ export declare const TopicService: GenService<{
   /**
    * BrowseMessages returns a page of the messages that the topic has. It needs no subscription, and
    * changes no group: what it returns is still delivered. The caller needs the role subscriber, for
-   * whatever groups, or admin.
+   * any groups, or admin.
    *
    * @generated from rpc parley.topic.v1.TopicService.BrowseMessages
    */
