@@ -5,12 +5,15 @@ import { newGroup, origin, post, tokenOf } from "../harness.mjs";
 import { withPlainBrowser } from "../plain.mjs";
 
 const categories = ["performance", "accessibility", "best-practices"];
-// Of 100. A phone is simulated by a quarter of this machine's speed: whatever else it does counts four times there.
+// Of 100.
 const least = {
   desktop: { performance: 95, accessibility: 95, "best-practices": 95 },
   phone: { performance: 80, accessibility: 95, "best-practices": 95 },
 };
 const most = 3; // runs: a machine that does something else makes one of them slow
+// Speed of a phone as Lighthouse's benchmark counts it. Lighthouse simulates a phone by a machine four times slower than
+// this one. One that is busy is slower by itself, so that what else it does would count four times.
+const phoneIndex = 375;
 
 /** The lowest scores of all pages, by device and category. */
 export async function audit() {
@@ -36,7 +39,8 @@ export async function audit() {
         for (const category of categories) {
           const score = scoreOf(report, category);
           lowest[device][category] = Math.min(lowest[device][category] ?? 100, score);
-          const what = `${page} on a ${device}: ${category} ${score}: ${complaints(report, category)}`;
+          const speed = report.environment.benchmarkIndex;
+          const what = `${page} on a ${device} (${speed}): ${category} ${score}: ${complaints(report, category)}`;
           assert.ok(score >= least[device][category], what);
         }
       }
@@ -61,9 +65,16 @@ async function best(url, port, config) {
   for (let n = 0; n < most && !(best && of(best) >= 95); n++) {
     const { lhr } = await lighthouse(url, flags, config);
     assert.equal(lhr.runtimeError, undefined);
+    flags.throttling = slowed(lhr);
     if (!best || of(lhr) > of(best)) best = lhr;
   }
   return best;
+}
+
+/** The throttling for the next run, for a machine as fast as it was in this one. */
+function slowed({ configSettings: { throttling }, environment: { benchmarkIndex } }) {
+  if (throttling.cpuSlowdownMultiplier === 1) return throttling; // a desktop
+  return { ...throttling, cpuSlowdownMultiplier: Math.min(4, Math.max(1, benchmarkIndex / phoneIndex)) };
 }
 
 /** What was not perfect, worst first. */

@@ -63,7 +63,7 @@ func (l *Log) create(ctx context.Context, name string, partitions int32, more ma
 	case err == nil, errors.Is(err, kerr.TopicAlreadyExists):
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
 		// It may have been made by who is allowed to.
-		if id, n, err = l.describe(ctx, name); err == nil {
+		if id, n, err = l.describe(ctx, name, maxTries); err == nil {
 			return id, n, nil
 		}
 		return id, 0, fmt.Errorf("%w: this server may not make topics in Kafka: give it the right, or make %s with %d "+
@@ -71,11 +71,11 @@ func (l *Log) create(ctx context.Context, name string, partitions int32, more ma
 	default:
 		return id, 0, l.explain(fmt.Errorf("make topic %s in Kafka: %w", name, err))
 	}
-	return l.describe(ctx, name)
+	return l.describe(ctx, name, madeTries)
 }
 
 // describe waits until each partition of a topic has a leader.
-func (l *Log) describe(ctx context.Context, name string) (id kadm.TopicID, n int32, err error) {
+func (l *Log) describe(ctx context.Context, name string, most int) (id kadm.TopicID, n int32, err error) {
 	for tries := 1; ; tries++ {
 		d, err := l.lookUp(ctx, name)
 		if err == nil {
@@ -84,14 +84,16 @@ func (l *Log) describe(ctx context.Context, name string) (id kadm.TopicID, n int
 		if err == nil {
 			return d.ID, int32(len(d.Partitions)), nil
 		}
-		if tries == maxTries || errors.Is(err, kerr.TopicAuthorizationFailed) || wait.For(ctx, triesPause) != nil {
+		if tries == most || errors.Is(err, kerr.TopicAuthorizationFailed) || wait.For(ctx, triesPause) != nil {
 			return id, 0, l.explain(fmt.Errorf("topic %s of Kafka: %w", name, err))
 		}
 	}
 }
 
 const (
-	maxTries   = 50
+	maxTries = 50
+	// madeTries is for a topic that is there: a broker of a busy machine has needed more than 5 s to know it.
+	madeTries  = 300
 	triesPause = 100 * time.Millisecond
 )
 
