@@ -37,7 +37,7 @@ type Batch struct {
 	// Gap is how many positions right before Base are known not to exist.
 	Gap int64
 
-	expires bool // some message may end at a time
+	timed timed // what times its messages may have
 
 	before int64 // bytes of the batches before it; 0 if it does not say
 
@@ -60,7 +60,7 @@ func NewBatch(base int64, at time.Time, messages []*Message) (*Batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Batch{Base: base, Time: at.UnixMilli(), body: body, ends: ends, expires: expires(body, ends)}, nil
+	return &Batch{Base: base, Time: at.UnixMilli(), body: body, ends: ends, timed: timesOf(body, ends)}, nil
 }
 
 // split finds the ends of the messages in a body.
@@ -143,6 +143,8 @@ const (
 	fieldPublishTime   = 6
 	fieldTTL           = 7 // of what is published only
 	fieldExpireTime    = 8
+	fieldDelay         = 9 // of what is published only
+	fieldDeliverTime   = 10
 )
 
 // Key is the key of the ith message.

@@ -39,7 +39,7 @@ func appendBody(b []byte, messages []*Message, at int64) (body []byte, ends []ui
 		}
 		b = append(b, messageTag)
 		b = protowire.AppendVarint(b, uint64(sizeIn(m, stamp, at)))
-		b = appendExpiry(append(appendMessage(b, m), stamp...), Expiry(m, at))
+		b = appendTimes(append(appendMessage(b, m), stamp...), Delivery(m, at), Expiry(m, at))
 		ends = append(ends, uint32(len(b)-begin))
 	}
 	return b, ends, nil
@@ -110,6 +110,9 @@ func appendStamp(b []byte, at int64) []byte {
 // sizeIn is the size of a message with the stamp of a time.
 func sizeIn(m *Message, stamp []byte, at int64) int {
 	size := sizeOf(m) + len(stamp)
+	if Delivery(m, at) != 0 {
+		size += deliverySize
+	}
 	if Expiry(m, at) != 0 {
 		size += expirySize
 	}

@@ -11,18 +11,18 @@ import (
 
 // What proves that a number of a producer comes with the request that it came with first.
 
-// HashOf is the hash of a request: of its messages in their order, as a batch holds them, with ttl instead of
-// their times. Headers are hashed by name, so it depends on no order of a map.
+// HashOf is the hash of a request: of its messages in their order, as a batch holds them, with ttl and
+// delay instead of the server's times. Headers are hashed by name, so it depends on no order of a map.
 func HashOf(messages []*Message) (h producers.Hash) {
 	sum := sha256.New()
-	var head, ttl []byte
+	var head, asked []byte
 	for _, m := range messages {
-		ttl = appendTTL(ttl[:0], m)
-		head = protowire.AppendVarint(head[:0], uint64(sizeOf(m)+len(ttl)))
+		asked = appendAsked(asked[:0], m)
+		head = protowire.AppendVarint(head[:0], uint64(sizeOf(m)+len(asked)))
 		head = appendHead(head, m)
 		sum.Write(head) // cannot fail
 		sum.Write(m.GetPayload())
-		sum.Write(ttl)
+		sum.Write(asked)
 	}
 	copy(h[:], sum.Sum(head[:0]))
 	return h

@@ -151,6 +151,14 @@ func (d *draft) widen(n int64) {
 	d.gap += n
 }
 
+// timed is what times the messages may have.
+func (d *draft) timed() timed {
+	if d.form != Messages {
+		return timed{}
+	}
+	return timesOf(d.value[d.header:], d.ends)
+}
+
 // place gives the draft a position, which makes it a batch. before is the number of bytes of the
 // batches before it.
 func (d *draft) place(base, before int64, producer Producer) *Batch {
@@ -172,7 +180,7 @@ func (d *draft) place(base, before int64, producer Producer) *Batch {
 	}
 	binary.BigEndian.PutUint32(v[sumAt:], checksum(d.bodySum, v[:d.header]))
 	return &Batch{Form: d.form, Base: base, Time: d.at, Producer: producer, Gap: d.gap, body: v[d.header:], ends: d.ends,
-		refs: d.refs, before: before, expires: d.form == Messages && expires(v[d.header:], d.ends)}
+		refs: d.refs, before: before, timed: d.timed()}
 }
 
 // parseAt reads the batch with a key, whose form its topic must have. The batch keeps the
@@ -239,7 +247,9 @@ func (b *Batch) split(count int) (err error) {
 		b.refs = &refs
 	default:
 		b.ends, err = split(b.body, count)
-		b.expires = err == nil && expires(b.body, b.ends)
+		if err == nil {
+			b.timed = timesOf(b.body, b.ends)
+		}
 	}
 	return err
 }

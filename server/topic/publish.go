@@ -2,12 +2,17 @@ package topic
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/internal/operations"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
@@ -32,7 +37,7 @@ func (s *Service) Publish(
 		return nil, err
 	}
 	size := 0
-	for _, m := range r.GetMessages() {
+	for i, m := range r.GetMessages() {
 		m.ExpireTime = nil // the server's own, as the time of the publish: a message may be passed on as it was received
 		size += proto.Size(m)
 		for name := range m.GetHeaders() {
@@ -40,6 +45,9 @@ func (s *Service) Publish(
 				return nil, refusal.New(refusal.InvalidArgument,
 					"the header %.255q is the server's: publish the message without it", name)
 			}
+		}
+		if err := checkDelivery(t.View().Config, m, s.cfg.Clock()); err != nil {
+			return nil, refusal.New(refusal.InvalidArgument, "message %d: %s", i, err)
 		}
 	}
 	if size > maxPublish {
@@ -69,6 +77,38 @@ func (s *Service) Publish(
 	}
 	s.engine.Counters.Published.Add(int64(len(places)))
 	return answer, nil
+}
+
+// maxDelay is how long a message may wait for its time, by the contract.
+const maxDelay = 30 * 24 * time.Hour
+
+// checkDelivery says why a message may not wait for its time: the topic would not keep it so long, its group would be
+// moved past it, or nothing would be left to deliver.
+func checkDelivery(c *topicv1.TopicConfig, m *topicv1.TopicMessage, now time.Time) error {
+	if m.GetDelay() != nil && m.GetDeliverTime() != nil {
+		return errors.New("it has delay and deliver_time: send one of them")
+	}
+	due := commitlog.Delivery(m, now.UnixMilli())
+	if due == 0 {
+		return nil
+	}
+	delay := time.UnixMilli(due).Sub(now)
+	for _, limit := range []struct {
+		name string
+		most *durationpb.Duration
+	}{{"max_retention", c.GetMaxRetention()}, {"zombie_subscription_ttl", c.GetZombieSubscriptionTtl()}} {
+		if most := limit.most.AsDuration(); delay >= most {
+			return fmt.Errorf("it is to be delivered in %s, and the topic's %s is %s: deliver it earlier, or raise that",
+				delay.Round(time.Second), limit.name, most)
+		}
+	}
+	if delay > maxDelay {
+		return fmt.Errorf("it is to be delivered in %s, the most is %s", delay.Round(time.Second), maxDelay)
+	}
+	if m.GetTtl() != nil && delay >= m.GetTtl().AsDuration() {
+		return errors.New("its ttl ends before it is to be delivered")
+	}
+	return nil
 }
 
 // publishTo returns the topic to publish to. One that does not exist is made as a queue,

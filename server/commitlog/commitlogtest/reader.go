@@ -112,6 +112,15 @@ func same(b *commitlog.Batch, i int, want Stored) error {
 		return fmt.Errorf("message at %d ends at %d, want %v", want.Position, at, ends)
 	}
 	expected := proto.CloneOf(want.Message)
+	if delay := expected.GetDelay(); delay != nil {
+		due := time.UnixMilli(want.Time).Add(delay.AsDuration())
+		if at := b.Delivery(i); !due.Equal(time.Unix(0, at)) || !b.Delays() {
+			return fmt.Errorf("message at %d is due at %d, want %v", want.Position, at, due)
+		}
+		expected.Delay, expected.DeliverTime = nil, timestamppb.New(due)
+	} else if at := b.Delivery(i); at != 0 {
+		return fmt.Errorf("message at %d is due at %d, and does not wait", want.Position, at)
+	}
 	if expected.PublishTime, expected.Ttl = got.GetPublishTime(), nil; !ends.IsZero() {
 		expected.ExpireTime = timestamppb.New(ends)
 	}

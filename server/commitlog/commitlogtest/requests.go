@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/parley-chat/parley/server/commitlog"
 )
@@ -80,6 +81,8 @@ func requests(t *testing.T, f *fixture) {
 			"header":      func(m *commitlog.Message) { m.Headers["a"] = "2" },
 			"new header":  func(m *commitlog.Message) { m.Headers["e"] = "" },
 			"ttl":         func(m *commitlog.Message) { m.Ttl = durationpb.New(time.Minute) },
+			"delay":       func(m *commitlog.Message) { m.Delay = durationpb.New(time.Minute) },
+			"time":        func(m *commitlog.Message) { m.DeliverTime = timestamppb.New(time.Unix(1<<33, 0)) },
 			"no header":   func(m *commitlog.Message) { delete(m.Headers, "d") },
 			"moved text":  func(m *commitlog.Message) { m.Key, m.Type = "kt", "" },
 		} {

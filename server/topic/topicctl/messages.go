@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/client/topic"
@@ -36,7 +37,8 @@ const maxLine = 1 << 20
 type publishFlags struct {
 	key, kind, correlation string
 	headers                map[string]string
-	ttl                    *durationpb.Duration
+	ttl, delay             *durationpb.Duration
+	at                     *timestamppb.Timestamp
 }
 
 func (p *program) publish() *cobra.Command {
@@ -54,6 +56,16 @@ func (p *program) publish() *cobra.Command {
 			fs.StringVar(&f.kind, "type", "", "`type` of the messages, for filters")
 			fs.StringVar(&f.correlation, "correlation-id", "", "what they belong to")
 			durationFlag(fs, &f.ttl, "ttl", "how long the messages may be delivered")
+			durationFlag(fs, &f.delay, "delay", "how long the messages wait before they are delivered")
+			fs.Func("deliver-at", "when the messages are delivered at the earliest, a `time` like 2030-01-02T15:04:05Z",
+				func(s string) error {
+					at, err := time.Parse(time.RFC3339, s)
+					if err != nil {
+						return errors.New("must be a time like 2030-01-02T15:04:05Z")
+					}
+					f.at = timestamppb.New(at)
+					return nil
+				})
 			fs.Func("header", "a header, `NAME=VALUE`; may be repeated", func(s string) error {
 				name, value, ok := strings.Cut(s, "=")
 				if !ok || name == "" {
@@ -87,7 +99,7 @@ func (c *call) publishAll(f *publishFlags) error {
 			return err
 		}
 		m := &topic.Message{Key: f.key, Type: f.kind, CorrelationId: f.correlation, Headers: f.headers, Payload: []byte(text),
-			Ttl: f.ttl}
+			Ttl: f.ttl, Delay: f.delay, DeliverTime: f.at}
 		return pub.Enqueue(c.ctx, m, func(r *topic.Result, err error) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -192,11 +192,11 @@ func (c *call) printGroup(s *topicv1.Subscription) error {
 			row("partitions", fmt.Sprintf("%d, %d at rest", n, n-len(busy)))
 		}
 		if len(busy) > 0 {
-			fmt.Fprintln(w, "\nPARTITION\tSTART\tFLOOR\tEND\tPENDING\tIN FLIGHT\tRETRYING\tPARKED")
+			fmt.Fprintln(w, "\nPARTITION\tSTART\tFLOOR\tEND\tPENDING\tIN FLIGHT\tRETRYING\tPARKED\tDELAYED")
 		}
 		for _, p := range busy {
-			fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", p.GetPartition(), p.GetStart(), p.GetFloor(), p.GetEnd(),
-				p.GetPending(), p.GetInFlight(), p.GetRetrying(), p.GetParked())
+			fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", p.GetPartition(), p.GetStart(), p.GetFloor(), p.GetEnd(),
+				p.GetPending(), p.GetInFlight(), p.GetRetrying(), p.GetParked(), p.GetDelayed())
 		}
 	})
 }

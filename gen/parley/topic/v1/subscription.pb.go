@@ -1285,7 +1285,9 @@ type SubscriptionPartition struct {
 	// Messages that wait until they are delivered again.
 	Retrying int64 `protobuf:"varint,7,opt,name=retrying,proto3" json:"retrying,omitempty"`
 	// Messages that wait with their key.
-	Parked        int64 `protobuf:"varint,8,opt,name=parked,proto3" json:"parked,omitempty"`
+	Parked int64 `protobuf:"varint,8,opt,name=parked,proto3" json:"parked,omitempty"`
+	// Messages that are not due, see TopicMessage.delay, as far as the server has come to them.
+	Delayed       int64 `protobuf:"varint,9,opt,name=delayed,proto3" json:"delayed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1372,6 +1374,13 @@ func (x *SubscriptionPartition) GetRetrying() int64 {
 func (x *SubscriptionPartition) GetParked() int64 {
 	if x != nil {
 		return x.Parked
+	}
+	return 0
+}
+
+func (x *SubscriptionPartition) GetDelayed() int64 {
+	if x != nil {
+		return x.Delayed
 	}
 	return 0
 }
@@ -1465,7 +1474,7 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\x06zombie\x18\x04 \x01(\x03R\x06zombie\x12\x16\n" +
 	"\x06forced\x18\x05 \x01(\x03R\x06forced\x12\x16\n" +
 	"\x06sought\x18\x06 \x01(\x03R\x06sought\x12\x18\n" +
-	"\aexpired\x18\a \x01(\x03R\aexpired\"\xde\x01\n" +
+	"\aexpired\x18\a \x01(\x03R\aexpired\"\xf8\x01\n" +
 	"\x15SubscriptionPartition\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x03R\x05start\x12\x14\n" +
@@ -1474,7 +1483,8 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\apending\x18\x05 \x01(\x03R\apending\x12\x1b\n" +
 	"\tin_flight\x18\x06 \x01(\x03R\binFlight\x12\x1a\n" +
 	"\bretrying\x18\a \x01(\x03R\bretrying\x12\x16\n" +
-	"\x06parked\x18\b \x01(\x03R\x06parked*\xb4\x01\n" +
+	"\x06parked\x18\b \x01(\x03R\x06parked\x12\x18\n" +
+	"\adelayed\x18\t \x01(\x03R\adelayed*\xb4\x01\n" +
 	"\x11SubscriptionState\x12\"\n" +
 	"\x1eSUBSCRIPTION_STATE_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19SUBSCRIPTION_STATE_ACTIVE\x10\x01\x12\x1d\n" +

@@ -694,7 +694,15 @@ type TopicMessage struct {
 	// seconds. A delivered message has expire_time instead.
 	Ttl *durationpb.Duration `protobuf:"bytes,7,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// When the message is no longer delivered; set by the server, and not set for a message without ttl.
-	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	// How long after publish_time the message is delivered at the earliest, instead of deliver_time. It is less
+	// than the topic's max_retention and zombie_subscription_ttl, and less than ttl. A delivered message has
+	// deliver_time instead.
+	Delay *durationpb.Duration `protobuf:"bytes,9,opt,name=delay,proto3" json:"delay,omitempty"`
+	// When the message is delivered at the earliest, in milliseconds, rounded up; the same holds as for delay. Until
+	// then it is pending in each group, and later messages pass it, also those of its key. A time that is past is
+	// not kept.
+	DeliverTime   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=deliver_time,json=deliverTime,proto3" json:"deliver_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -781,6 +789,20 @@ func (x *TopicMessage) GetTtl() *durationpb.Duration {
 func (x *TopicMessage) GetExpireTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.ExpireTime
+	}
+	return nil
+}
+
+func (x *TopicMessage) GetDelay() *durationpb.Duration {
+	if x != nil {
+		return x.Delay
+	}
+	return nil
+}
+
+func (x *TopicMessage) GetDeliverTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeliverTime
 	}
 	return nil
 }
@@ -971,7 +993,7 @@ const file_parley_topic_v1_topic_proto_rawDesc = "" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x03R\x05start\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\x03R\x03end\x12\x1c\n" +
-	"\twatermark\x18\x04 \x01(\x03R\twatermark\"\xf6\x03\n" +
+	"\twatermark\x18\x04 \x01(\x03R\twatermark\"\xf7\x04\n" +
 	"\fTopicMessage\x12\x1a\n" +
 	"\x03key\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x03key\x12\x1c\n" +
 	"\x04type\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\xff\x01R\x04type\x12/\n" +
@@ -981,7 +1003,10 @@ const file_parley_topic_v1_topic_proto_rawDesc = "" +
 	"\fpublish_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vpublishTime\x12>\n" +
 	"\x03ttl\x18\a \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\xe7\x84\x0f2\x02\b\x01R\x03ttl\x12;\n" +
 	"\vexpire_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\x1a:\n" +
+	"expireTime\x12@\n" +
+	"\x05delay\x18\t \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x9a\x9e\x012\x00R\x05delay\x12=\n" +
+	"\fdeliver_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\vdeliverTime\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xaa\x01\n" +
@@ -1074,13 +1099,15 @@ var file_parley_topic_v1_topic_proto_depIdxs = []int32{
 	13, // 13: parley.topic.v1.TopicMessage.publish_time:type_name -> google.protobuf.Timestamp
 	12, // 14: parley.topic.v1.TopicMessage.ttl:type_name -> google.protobuf.Duration
 	13, // 15: parley.topic.v1.TopicMessage.expire_time:type_name -> google.protobuf.Timestamp
-	8,  // 16: parley.topic.v1.StoredMessage.message:type_name -> parley.topic.v1.TopicMessage
-	4,  // 17: parley.topic.v1.Binding.role:type_name -> parley.topic.v1.Role
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	12, // 16: parley.topic.v1.TopicMessage.delay:type_name -> google.protobuf.Duration
+	13, // 17: parley.topic.v1.TopicMessage.deliver_time:type_name -> google.protobuf.Timestamp
+	8,  // 18: parley.topic.v1.StoredMessage.message:type_name -> parley.topic.v1.TopicMessage
+	4,  // 19: parley.topic.v1.Binding.role:type_name -> parley.topic.v1.Role
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_parley_topic_v1_topic_proto_init() }

@@ -30,13 +30,15 @@ const (
 	// HeaderProducer is ID/NUMBER. What was stored before is in the slot's state; the header is
 	// for people, and says for which group alone a message is.
 	HeaderProducer = "parley-producer"
-	// HeaderExpires is when the message ends, in milliseconds since 1970. A release that does not know it
-	// shows it as a header of the message.
+	// HeaderExpires is when the message ends, in milliseconds since 1970. A release that does not know it, or
+	// HeaderDelivers, shows it as a header of the message.
 	HeaderExpires = "parley-expires-at"
+	// HeaderDelivers is before when the message is not delivered, in milliseconds since 1970.
+	HeaderDelivers = "parley-deliver-at"
 )
 
 // own are the names of the headers that are not the message's, where they come first.
-var own = [...]string{HeaderType, HeaderCorrelationID, HeaderProducer, HeaderExpires}
+var own = [...]string{HeaderType, HeaderCorrelationID, HeaderProducer, HeaderExpires, HeaderDelivers}
 
 // Of makes the record of a message.
 func Of(topic string, partition int32, at int64, m *commitlog.Message, p commitlog.Producer) *kafka.Record {
@@ -48,11 +50,8 @@ func Of(topic string, partition int32, at int64, m *commitlog.Message, p commitl
 	if p.ID != "" {
 		producer = fmt.Sprintf("%s/%d", p.ID, p.Number)
 	}
-	expires := ""
-	if seconds := commitlog.Expiry(m, at); seconds != 0 {
-		expires = strconv.FormatInt(seconds*1000, 10)
-	}
-	for i, value := range [...]string{m.GetType(), m.GetCorrelationId(), producer, expires} {
+	expires, delivers := stamp(commitlog.Expiry(m, at)*1000), stamp(commitlog.Delivery(m, at))
+	for i, value := range [...]string{m.GetType(), m.GetCorrelationId(), producer, expires, delivers} {
 		// Also without a value if the message has a header of that name, which is the second.
 		if _, same := m.GetHeaders()[own[i]]; same || value != "" {
 			r.Headers = append(r.Headers, kafka.Header{Key: own[i], Value: []byte(value)})
@@ -77,7 +76,9 @@ func Message(r *kafka.Record) *commitlog.Message {
 			case HeaderCorrelationID:
 				m.CorrelationId = text(h.Value)
 			case HeaderExpires:
-				m.ExpireTime = expiry(h.Value)
+				m.ExpireTime = timeOf(h.Value)
+			case HeaderDelivers:
+				m.DeliverTime = timeOf(h.Value)
 			}
 			continue
 		}
@@ -110,8 +111,16 @@ func Producer(r *kafka.Record) commitlog.Producer {
 	return commitlog.Producer{}
 }
 
-// expiry reads HeaderExpires. What is no time in it counts as none: other producers may have written it.
-func expiry(value []byte) *timestamppb.Timestamp {
+// stamp is a time in ms as a header has it; empty for 0.
+func stamp(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return strconv.FormatInt(ms, 10)
+}
+
+// timeOf reads a header that is a time. What is no time in it counts as none: other producers may have written it.
+func timeOf(value []byte) *timestamppb.Timestamp {
 	ms, err := strconv.ParseInt(string(value), 10, 64)
 	if err != nil || ms <= 0 {
 		return nil

@@ -41,14 +41,18 @@ func TestProducer(t *testing.T) {
 	ends := &commitlog.Message{ExpireTime: timestamppb.New(time.Unix(1_900_000_000, 0))}
 	same := proto.CloneOf(ends)
 	same.Headers = map[string]string{HeaderExpires: "5"}
-	for _, m := range []*commitlog.Message{ends, same, {Headers: map[string]string{HeaderExpires: "5"}}} {
+	waits := &commitlog.Message{DeliverTime: timestamppb.New(time.UnixMilli(1_900_000_000_001))}
+	both := proto.CloneOf(waits)
+	both.ExpireTime, both.Headers = ends.GetExpireTime(), map[string]string{HeaderDelivers: "5"}
+	for _, m := range []*commitlog.Message{ends, same, waits, both, {Headers: map[string]string{HeaderExpires: "5"}}} {
 		if got := Message(Of("parley.t.orders", 0, 0, m, commitlog.Producer{})); !proto.Equal(got, m) {
 			t.Errorf("%v, not %v", got, m)
 		}
 	}
 	for _, text := range []string{"", "x", "-1", "0", "99999999999999999999"} { // of another producer
-		r := &kafka.Record{Headers: []kafka.Header{{Key: HeaderExpires, Value: []byte(text)}}}
-		if got := Message(r); got.GetExpireTime() != nil {
+		r := &kafka.Record{Headers: []kafka.Header{{Key: HeaderExpires, Value: []byte(text)},
+			{Key: HeaderDelivers, Value: []byte(text)}}}
+		if got := Message(r); got.GetExpireTime() != nil || got.GetDeliverTime() != nil {
 			t.Errorf("%q is %v", text, got)
 		}
 	}

@@ -138,8 +138,9 @@ var bugs = []bug{
 	{name: "without members everything is filtered", before: "next", finds: "acknowledged by itself",
 		do: func(w *world, g *modelGroup, _ *modelMember) {
 			if p, ok := g.real.ready.First(); ok && len(g.members) == 0 && g.state == Active && p < w.m.end {
-				g.real.ready.Remove(p, p+1)
-				g.real.done(p, p+1)
+				d := delivery{GroupState: g.real, ready: &g.real.ready}
+				d.take(p, p+1)
+				d.done(p, p+1)
 			}
 		}},
 	{name: "members are chosen in the order of their coming", before: "next", finds: "the hash of",
@@ -232,7 +233,7 @@ func leaseOf(m *Member, p int64) (l lease[*Member]) {
 
 // Every seeded mistake is found.
 func TestSeededMistakes(t *testing.T) {
-	for _, b := range slices.Concat(bugs, backfillBugs, suspectBugs, ledgerBugs, quotaBugs, expiryBugs) {
+	for _, b := range slices.Concat(bugs, backfillBugs, suspectBugs, ledgerBugs, quotaBugs, expiryBugs, postponeBugs) {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			for seed := uint64(1); seed <= within; seed++ {

@@ -88,6 +88,10 @@ func (d *delivery) step() (Wait, bool) {
 	}
 	batch, residence := d.p.source.At(r.From)
 	if residence == Missing {
+		if due, waits := d.p.schedule.due[r.From]; waits && d.mayOpen(r.From) > r.From {
+			d.postpone(r.From, due)
+			return Wait{}, true
+		}
 		return Wait{Reason: Fetch, Position: r.From}, false
 	}
 	if residence == Beyond {
@@ -108,6 +112,12 @@ func (d *delivery) step() (Wait, bool) {
 	if batch.Expires() {
 		var done bool
 		if j, done = d.lapsed(batch, i, j); done {
+			return Wait{}, true
+		}
+	}
+	if batch.Delays() {
+		var done bool
+		if j, done = d.later(batch, i, j); done {
 			return Wait{}, true
 		}
 	}

@@ -10,8 +10,11 @@ import "github.com/parley-chat/parley/server/commitlog"
 // than until its end. What no member asks for is found by Lapse, which looks at the front of a group only: that
 // is what holds the log.
 
-// Elapsed says what time it is by the clock that messages are stored by. It precedes Next and Lapse.
-func (p *Machine) Elapsed(now int64) { p.clock = now }
+// Elapsed says what time it is by the clock that messages are stored by, in unix ns. It precedes Next and Lapse.
+func (p *Machine) Elapsed(now int64) {
+	p.clock = now
+	p.schedule.elapsed(now)
+}
 
 // over reports whether the time of message i is over.
 func (p *Machine) over(batch *commitlog.Batch, i int) bool {
@@ -60,7 +63,7 @@ func (g *GroupState) lapse(batch *commitlog.Batch, i int) {
 // not let it through.
 func (g *GroupState) countLapsed(batch *commitlog.Batch, i int) int64 {
 	position := batch.Base + int64(i)
-	if to := batch.Address(); to != "" && to != g.address || !g.filter.Accepts(batch, i) {
+	if !g.isFor(batch, i) {
 		g.filtered++
 		return 0
 	}

@@ -35,10 +35,12 @@ type GroupState struct {
 	floor    int64    // no position below is readable and not acknowledged
 	low      int64    // no position below is required and not acknowledged
 
-	ready   Set                 // can be handed out, or looked at
-	leases  leaseTable[*Member] // members have
-	fails   *failureTable       // what was delivered in vain, and what it waits for
-	history catchUp             // what it catches up beside
+	ready  Set                 // can be handed out, or looked at
+	leases leaseTable[*Member] // members have
+	fails  *failureTable       // what was delivered in vain, and what it waits for
+	// postponed waits until it is due: see postpone.go.
+	postponed delays
+	history   catchUp // what it catches up beside
 	// suspects were with members that ended abnormally, and draining is the member that is to take one:
 	// see suspects.go.
 	suspects Set
@@ -207,7 +209,6 @@ func (g *GroupState) end(s State) {
 	g.readable.Remove(g.p.end, NoEnd)
 	g.reset()
 	g.keys.Reset(func(int64) bool { return false })
-	g.fails.StopWaiting()
 	g.stopWaiting()
 	g.ready = Set{}
 	g.reached, g.open = 0, 0 // it may come back, which begins anew
@@ -302,7 +303,7 @@ func (g *GroupState) trim(start int64) {
 	}
 	g.changed()
 	g.recount()
-	if delayed, parked := g.fails.Waiting(); delayed+parked+g.keys.Len() > 0 || g.anyAside() {
+	if delayed, parked := g.fails.Waiting(); delayed+parked+len(g.postponed)+g.keys.Len() > 0 || g.anyAside() {
 		g.rebuild()
 	}
 }
@@ -371,7 +372,6 @@ func (g *GroupState) cut(i int, from, to int64) {
 // what has to wait, and for what. In order of key what is dying is ready, too: after a restore
 // the key that it holds up is not known until Next comes to it.
 func (g *GroupState) rebuild() {
-	g.fails.StopWaiting()
 	g.keys.Reset(func(position int64) bool { return g.fails.Dying.Contains(position) || g.leases.Has(position) })
 	g.stopWaiting()
 	var away Set
@@ -419,7 +419,7 @@ func (g *GroupState) Stats() Stats {
 	delayed, parked := g.fails.Waiting()
 	s := Stats{
 		Start: g.start, Floor: g.Floor(), Pending: g.Lag(),
-		Retrying: int64(delayed), Parked: int64(parked), Undeliverable: g.fails.Dying.Count(0, g.p.end),
+		Retrying: int64(delayed), Delayed: int64(len(g.postponed)), Parked: int64(parked), Undeliverable: g.fails.Dying.Count(0, g.p.end),
 		Members: len(g.members), Processed: g.processed, Filtered: g.filtered, Failed: g.failed,
 		Missed: g.released.gone.Total(),
 	}

@@ -28,6 +28,7 @@ type Machine struct {
 	returning []*GroupState // are restored, and to be reconciled
 	onRelease func(Cause, int64)
 	clock     int64 // see Elapsed
+	schedule  schedule
 }
 
 // New makes a machine without groups for the partition with a number, whose log has the
@@ -70,6 +71,7 @@ func (p *Machine) Trimmed(start int64) {
 	p.end = max(p.end, start)
 	p.settled.Remove(0, start)
 	p.version++
+	p.schedule.trim(start)
 	for _, g := range p.groups {
 		g.trim(start)
 	}

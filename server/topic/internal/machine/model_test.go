@@ -18,14 +18,17 @@ type record struct {
 	to        string // the only group that it is for; empty: all
 	void      bool
 	ends      time.Time // when its time is over; zero: never
-	required  map[*modelGroup]bool
-	readable  map[*modelGroup]bool
-	acked     map[*modelGroup]bool
-	history   map[*modelGroup]bool // has it of a backfill
-	settled   bool                 // was complete when a group went that shows it
-	owed      map[*modelGroup]bool // the log is kept for it
-	ever      map[*modelGroup]bool // it was due, at some time
-	lost      map[*modelGroup]Cause
+	// postponed says that it waits for a time: it may be due, and is due.
+	postponed       bool
+	dueFrom, dueAll time.Time
+	required        map[*modelGroup]bool
+	readable        map[*modelGroup]bool
+	acked           map[*modelGroup]bool
+	history         map[*modelGroup]bool // has it of a backfill
+	settled         bool                 // was complete when a group went that shows it
+	owed            map[*modelGroup]bool // the log is kept for it
+	ever            map[*modelGroup]bool // it was due, at some time
+	lost            map[*modelGroup]Cause
 }
 
 func (r *record) complete() bool {
@@ -262,19 +265,6 @@ func (m *model) dieAgain(g *modelGroup) {
 	for _, r := range m.records {
 		if g.fails[r.position].attempts >= g.config.MaxAttempts && r.reads(g) && !r.acked[g] {
 			g.dying[r.position], g.letters[r.position] = true, true
-		}
-	}
-}
-
-// wasDue is called before the clock is set back: what has been due may wait again, or be
-// handed out, as what only waits for credits is.
-func (m *model) wasDue(now time.Time) {
-	for _, g := range m.groups {
-		for p, f := range g.fails {
-			if !f.dueFrom.After(now) {
-				f.dueFrom = time.Time{}
-				g.fails[p] = f
-			}
 		}
 	}
 }

@@ -112,7 +112,7 @@ func (w *world) handed(g *modelGroup, piece Piece, i int, parked []Parked) {
 		w.fail("%s: %d has two owners", g.config.Name, o)
 	case piece.Attempt != f.attempts+1 || piece.Attempt > g.config.MaxAttempts:
 		w.fail("%s: %d is handed out for the %dth time after %d", g.config.Name, o, piece.Attempt, f.attempts)
-	case f.dueFrom.After(w.now):
+	case f.dueFrom.After(w.now) || w.undue(r):
 		w.fail("%s: %d is handed out before it is due", g.config.Name, o)
 	case g.dying[o]:
 		w.fail("%s: %d is a dead letter", g.config.Name, o)
@@ -163,7 +163,7 @@ func (w *world) keyOrder(g *modelGroup, r *record, parked []Parked) {
 	if g.config.KeyOrder {
 		for _, other := range w.m.records {
 			// What is caught up has an order of its own.
-			before := other.position < r.position && len(g.takers(other)) > 0 && other.history[g] == r.history[g] &&
+			before := other.position < r.position && !other.postponed && len(g.takers(other)) > 0 && other.history[g] == r.history[g] &&
 				(!r.history[g] || !g.tried(r))
 			if other != r && other.key == r.key && other.reads(g) && !other.acked[g] &&
 				(before || g.leases[other.position].member != nil) {
@@ -252,7 +252,7 @@ func (w *world) leftBehind(g *modelGroup, why Reason) {
 		if w.over(r) {
 			continue // see overLeft
 		}
-		waits := g.leases[r.position].member != nil || f.dueAll.After(w.now) || spent
+		waits := g.leases[r.position].member != nil || f.dueAll.After(w.now) || r.dueAll.After(w.now) || spent
 		late := r.history[g] && !g.tried(r)
 		if !r.reads(g) || r.acked[g] || waits || w.blocked(g, r) || late && !w.mayCatchUp(g, r) {
 			continue
@@ -275,7 +275,7 @@ func (w *world) blocked(g *modelGroup, r *record) bool {
 		return false
 	}
 	for _, other := range w.m.records {
-		if other != r && other.key == r.key && other.reads(g) && !other.acked[g] &&
+		if other != r && other.key == r.key && other.reads(g) && !other.acked[g] && !w.undue(other) &&
 			(other.position < r.position || g.leases[other.position].member != nil ||
 				g.fails[other.position].attempts >= g.config.MaxAttempts) {
 			return true
@@ -458,6 +458,7 @@ func (w *world) expire() {
 // wakes checks that each group wants to be looked at before a lease of it ends.
 func (w *world) wakes() {
 	for _, g := range w.m.groups {
+		w.awaited(g)
 		at, ok := g.real.wakeAt()
 		for _, l := range g.real.leases.All() {
 			if !ok || at.UnixNano() > l.Deadline {

@@ -178,8 +178,10 @@ func (g *GroupState) stopDraining() {
 	g.draining = draining{}
 }
 
-// stopWaiting makes nothing wait for members. What did is to be made ready.
+// stopWaiting makes nothing wait for members, for a time, or parked. What did is to be made ready.
 func (g *GroupState) stopWaiting() {
+	g.fails.StopWaiting()
+	g.postponed = g.postponed[:0]
 	g.stopDraining()
 	for _, m := range g.members {
 		m.aside.Clear()

@@ -121,7 +121,7 @@ type Lost struct {
 type Stats struct {
 	Start, Floor                int64
 	Pending                     int64 // see GroupState.Missing
-	InFlight, Retrying          int64
+	InFlight, Retrying, Delayed int64
 	Parked, Undeliverable       int64
 	Members                     int
 	Processed, Filtered, Failed int64 // since the group began

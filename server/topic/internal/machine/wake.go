@@ -1,6 +1,9 @@
 package machine
 
-import "time"
+import (
+	"container/heap"
+	"time"
+)
 
 // Woken is what Wake did.
 type Woken struct {
@@ -38,8 +41,14 @@ func (g *GroupState) due() (at int64, ok bool) {
 	if len(g.leases.All()) > 0 {
 		at, ok = g.deadline, true
 	}
-	if due, waits := g.fails.Due(); waits && g.state == Active && (!ok || due < at) {
+	if g.state != Active {
+		return at, ok
+	}
+	if due, waits := g.fails.Due(); waits && (!ok || due < at) {
 		at, ok = due, true
+	}
+	if len(g.postponed) > 0 && (!ok || g.postponed[0].due < at) {
+		at, ok = g.postponed[0].due, true
 	}
 	return at, ok
 }
@@ -47,6 +56,11 @@ func (g *GroupState) due() (at int64, ok bool) {
 // retry makes ready what has waited long enough.
 func (g *GroupState) retry(now int64) (n int64) {
 	for p, ok := g.fails.Ready(now); ok; p, ok = g.fails.Ready(now) {
+		g.ready.Add(p, p+1)
+		n++
+	}
+	for len(g.postponed) > 0 && g.postponed[0].due <= now {
+		p := heap.Pop(&g.postponed).(delay).position
 		g.ready.Add(p, p+1)
 		n++
 	}

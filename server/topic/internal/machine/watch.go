@@ -1,7 +1,5 @@
 package machine
 
-import "time"
-
 // Counts returns what Stats counts of what was done and is under way. It costs O(members).
 func (g *GroupState) Counts() (processed, filtered, failed, inFlight int64) {
 	for _, m := range g.members {
@@ -43,22 +41,12 @@ func (g *GroupState) Readable() Set {
 // the end if there is none.
 func (g *GroupState) Oldest() int64 { return min(g.pin(), g.p.end) }
 
-// OldestTime returns when the message of Oldest was stored; zero if there is none, or it is not in
-// memory.
-func (g *GroupState) OldestTime() (at time.Time) {
-	position := g.Oldest()
-	if batch, residence := g.p.source.At(position); position < g.p.end && residence == Resident {
-		at = time.UnixMilli(batch.Time)
-	}
-	return at
-}
-
 // Tracked is how many runs of positions, and failures, the machine keeps.
 func (p *Machine) Tracked() int64 {
-	n := p.settled.Len()
+	n := p.settled.Len() + len(p.schedule.order)
 	for _, g := range p.groups {
 		n += g.required.Len() + g.readable.Len() + g.acked.Len() + g.fails.Len() +
-			g.owed.Len() + g.released.Len()
+			g.owed.Len() + g.released.Len() + len(g.postponed)
 	}
 	return int64(n)
 }

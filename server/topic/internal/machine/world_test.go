@@ -106,8 +106,9 @@ func (w *world) publish() {
 	for range 1 + w.rng.IntN(6) {
 		r := &record{to: to, key: pick(w, []string{"", "k", "l"}), kind: pick(w, []string{"x", "y", "z"})}
 		w.m.publish(r)
-		list = append(list, &commitlog.Message{Key: r.key, Type: r.kind, Payload: make([]byte, w.rng.IntN(30)),
-			Ttl: w.ttl(r)})
+		message := &commitlog.Message{Key: r.key, Type: r.kind, Payload: make([]byte, w.rng.IntN(30)), Ttl: w.ttl(r)}
+		w.postpone(r, message)
+		list = append(list, message)
 	}
 	b, err := commitlog.NewBatch(base, w.now, list)
 	if err != nil {

@@ -118,8 +118,8 @@ func (b *deadLetterWriter) letter(letter machine.Undeliverable, m *topicv1.Topic
 		headers[HeaderFirst] = m.GetHeaders()[HeaderFirst]
 	}
 	maps.Copy(headers, without(m.GetHeaders(), headers))
-	m.Headers, m.ExpireTime = headers, nil // a letter waits for an operator, however long the message lived
-	part := b.part % len(b.to.Parts)       // the topic may have been made again with more
+	m.Headers, m.ExpireTime, m.DeliverTime = headers, nil, nil // a letter waits for an operator, and for nothing else
+	part := b.part % len(b.to.Parts)                           // the topic may have been made again with more
 	source := b.from.Parts[b.part].Address
 	id := fmt.Sprintf("%d/%d/%d/%x", source.Topic, source.Number, b.group.Generation,
 		sha256.Sum256([]byte(b.group.Name())))

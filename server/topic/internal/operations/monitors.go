@@ -140,6 +140,7 @@ func (k *monitorScan) stuck(ctx context.Context, l *serving.OpenTopic) error {
 		}
 		p.Do(func(m *machine.Machine) {
 			waits := waiting(m)
+			m.Due(&waits)
 			if n := waits.Count(0, before); n > 0 {
 				count += n
 				first[p], _ = waits.First()

@@ -124,24 +124,14 @@ func (o *oldest) observe(ctx context.Context, l *serving.OpenTopic, g *serving.G
 	var lag int64
 	var first time.Time
 	for _, p := range l.Parts {
-		at, position, active := time.Time{}, int64(0), false
 		p.Do(func(m *machine.Machine) {
 			if h := m.Group(g.Name()); h != nil {
-				_, end := m.Bounds()
 				lag += h.Lag()
-				if position = h.Oldest(); h.State() == machine.Active && position < end {
-					active, at = true, h.OldestTime()
-				}
 			}
 		})
-		if !active {
-			continue
-		}
-		if at.IsZero() {
-			var known bool
-			if at, known = o.stored(ctx, l, place{p, position}); !known {
-				return
-			}
+		at, known := o.of(ctx, l, p, g.Name())
+		if !known {
+			return
 		}
 		if first.IsZero() || !at.IsZero() && at.Before(first) {
 			first = at
@@ -150,7 +140,22 @@ func (o *oldest) observe(ctx context.Context, l *serving.OpenTopic, g *serving.G
 	g.Metric.Observe(lag, first, g.Members() > 0)
 }
 
-// stored returns when a message was stored, zero if the log does not say; false if no read is left.
+// of returns since when the oldest message that is due to a group in a partition can be delivered; zero if there is
+// none. It returns false if no read is left: a message that it reads and that is not due is passed over.
+func (o *oldest) of(ctx context.Context, l *serving.OpenTopic, p *serving.Partition, group string) (time.Time, bool) {
+	for {
+		position, at, ok := p.OldestDue(group)
+		if !ok || !at.IsZero() {
+			return at, true
+		}
+		at, known := o.stored(ctx, l, place{p, position})
+		if !known || !at.After(o.jobs.engine.Clock()) {
+			return at, known
+		}
+	}
+}
+
+// stored returns when a message could be delivered first, zero if the log does not say; false if no read is left.
 func (o *oldest) stored(ctx context.Context, l *serving.OpenTopic, at place) (time.Time, bool) {
 	when, known := o.seen[at]
 	if !known {
@@ -165,7 +170,10 @@ func (o *oldest) stored(ctx context.Context, l *serving.OpenTopic, at place) (ti
 		if err != nil || len(batches) == 0 { // it has been trimmed meanwhile, or cannot be read, which others say
 			return when, true
 		}
-		when = time.UnixMilli(batches[0].Time)
+		if when = batches[0].Since(at.position); when.After(o.jobs.engine.Clock()) {
+			at.Note(batches[0])
+			return when, true
+		}
 	}
 	o.seen[at] = when
 	return when, true

@@ -176,6 +176,10 @@ func (p *Partition) Begun(b *commitlog.Batch) {
 	p.mu.Lock()
 	p.resident.begun(b)
 	p.machine.Published(b.End())
+	if b.Delays() {
+		p.elapsedLocked()
+		p.machine.Note(b)
+	}
 	fresh := p.resident.tail.touch()
 	p.mu.Unlock()
 	p.cfg.Memory.count(p, &p.resident.tail, fresh)
@@ -193,6 +197,37 @@ func (p *Partition) Durable(end int64) {
 	if p.closed { // while it was being written
 		p.resident.give(&p.resident.tail)
 	}
+}
+
+// Postponed returns how many messages are known not to be due.
+func (p *Partition) Postponed() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.elapsedLocked()
+	return p.machine.Postponed()
+}
+
+// OldestDue returns the lowest position that is due to a group, and since when; zero if that is not in memory. It
+// returns false for a group that does not receive, or has nothing to do.
+func (p *Partition) OldestDue(group string) (position int64, since time.Time, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g := p.machine.Group(group)
+	if g == nil || g.State() != machine.Active {
+		return 0, since, false
+	}
+	p.elapsedLocked()
+	position, since = g.OldestDue()
+	_, end := p.machine.Bounds()
+	return position, since, position < end
+}
+
+// Note notes the messages of a batch that are not due.
+func (p *Partition) Note(b *commitlog.Batch) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.elapsedLocked()
+	p.machine.Note(b)
 }
 
 // Bounds returns the first position that is kept, and that behind the last, durable or not.

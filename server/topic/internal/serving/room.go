@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -39,11 +40,14 @@ func (s *topicSize) admit(n, most int64, now time.Time, look func() (int64, erro
 	return true, s.bytes, nil
 }
 
-// Admit refuses a publish of so many bytes to a topic that has as many as it may, and on a disk
-// that is short: there the rest is for chats. A request whose number the topic remembers stores
+// Admit refuses a publish of so many bytes to a topic that has as many as it may, on a disk that is short, where
+// the rest is for chats, and of messages that wait behind as many as may wait. A request whose number the topic remembers stores
 // nothing and is let through, so that its sender learns what became of it.
 func (p *Publisher) Admit(ctx context.Context, l *OpenTopic, appends []commitlog.Append, n int64) error {
 	full, err := p.full(ctx, l, n)
+	if full == nil && err == nil {
+		full = p.waiting(l, appends)
+	}
 	if full == nil || err != nil {
 		return err
 	}
@@ -58,8 +62,29 @@ func (p *Publisher) Admit(ctx context.Context, l *OpenTopic, appends []commitlog
 			}
 		}
 	}
-	p.engine.Counters.Full.Add(1)
+	if full.Reason != refusal.TooMany {
+		p.engine.Counters.Full.Add(1)
+	}
 	return full
+}
+
+// waiting says why no more messages may wait for their time in a partition; nil if they may. Those that are stored at
+// the same time may be more by as many.
+func (p *Publisher) waiting(l *OpenTopic, appends []commitlog.Append) *refusal.Error {
+	for _, a := range appends {
+		n, now := 0, p.engine.Clock().UnixMilli()
+		for _, m := range a.Messages {
+			if commitlog.Delivery(m, now) != 0 {
+				n++
+			}
+		}
+		if n > 0 && l.Parts[a.Partition.Number].Postponed()+n > machine.MaxPostponed {
+			return refusal.New(refusal.TooMany, "in partition %d of topic %q up to %d messages may wait for their time, and "+
+				"nothing of this is stored: publish without delay, later, or with keys of other partitions",
+				a.Partition.Number, l.Name, machine.MaxPostponed)
+		}
+	}
+	return nil
 }
 
 // full says why a publish of so many bytes has no room; nil if it has.

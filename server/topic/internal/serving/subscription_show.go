@@ -40,7 +40,7 @@ func ShowSubscription(l *OpenTopic, sub *storage.Subscription, places bool) *top
 			if places {
 				d.Partitions = append(d.Partitions, &topicv1.SubscriptionPartition{
 					Partition: int32(n), Start: st.Start, Floor: st.Floor, End: end, Pending: st.Pending,
-					InFlight: st.InFlight, Retrying: st.Retrying, Parked: st.Parked,
+					InFlight: st.InFlight, Retrying: st.Retrying, Parked: st.Parked, Delayed: st.Delayed,
 				})
 			}
 		})

@@ -653,6 +653,13 @@ export declare type SubscriptionPartition = Message<"parley.topic.v1.Subscriptio
    * @generated from field: int64 parked = 8;
    */
   parked: bigint;
+
+  /**
+   * Messages that are not due, see TopicMessage.delay, as far as the server has come to them.
+   *
+   * @generated from field: int64 delayed = 9;
+   */
+  delayed: bigint;
 };
 
 /**

@@ -304,6 +304,24 @@ export declare type TopicMessage = Message<"parley.topic.v1.TopicMessage"> & {
    * @generated from field: google.protobuf.Timestamp expire_time = 8;
    */
   expireTime?: Timestamp | undefined;
+
+  /**
+   * How long after publish_time the message is delivered at the earliest, instead of deliver_time. It is less
+   * than the topic's max_retention and zombie_subscription_ttl, and less than ttl. A delivered message has
+   * deliver_time instead.
+   *
+   * @generated from field: google.protobuf.Duration delay = 9;
+   */
+  delay?: Duration | undefined;
+
+  /**
+   * When the message is delivered at the earliest, in milliseconds, rounded up; the same holds as for delay. Until
+   * then it is pending in each group, and later messages pass it, also those of its key. A time that is past is
+   * not kept.
+   *
+   * @generated from field: google.protobuf.Timestamp deliver_time = 10;
+   */
+  deliverTime?: Timestamp | undefined;
 };
 
 /**
