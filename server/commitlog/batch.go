@@ -145,6 +145,7 @@ const (
 	fieldExpireTime    = 8
 	fieldDelay         = 9 // of what is published only
 	fieldDeliverTime   = 10
+	fieldID            = 11 // behind the payload: it is looked for rarely
 )
 
 // Key is the key of the ith message.
@@ -152,6 +153,9 @@ func (b *Batch) Key(i int) string { return text(b.content(i), fieldKey) }
 
 // Type is the type of the ith message.
 func (b *Batch) Type(i int) string { return text(b.content(i), fieldType) }
+
+// ID is the deduplication_id of the ith message.
+func (b *Batch) ID(i int) string { return text(b.content(i), fieldID) }
 
 // Header is a header of the ith message.
 func (b *Batch) Header(i int, name string) (value string, ok bool) {

@@ -121,7 +121,8 @@ func sizeIn(m *Message, stamp []byte, at int64) int {
 
 // sizeOf is the size of a message without its times.
 func sizeOf(m *Message) int {
-	size := sizeText(m.GetKey()) + sizeText(m.GetType()) + sizeText(m.GetCorrelationId())
+	size := sizeText(m.GetKey()) + sizeText(m.GetType()) + sizeText(m.GetCorrelationId()) +
+		sizeText(m.GetDeduplicationId())
 	for name, value := range m.GetHeaders() {
 		size += 1 + protowire.SizeBytes(sizeEntry(name, value))
 	}
@@ -142,9 +143,11 @@ func sizeEntry(name, value string) int {
 	return 2 + protowire.SizeBytes(len(name)) + protowire.SizeBytes(len(value))
 }
 
-func appendMessage(b []byte, m *Message) []byte { return append(appendHead(b, m), m.GetPayload()...) }
+func appendMessage(b []byte, m *Message) []byte {
+	return appendText(append(appendHead(b, m), m.GetPayload()...), fieldID, m.GetDeduplicationId())
+}
 
-// appendHead appends a message up to its payload, which is the last field.
+// appendHead appends a message up to its payload, behind which is only the id.
 func appendHead(b []byte, m *Message) []byte {
 	b = appendText(b, fieldKey, m.GetKey())
 	b = appendText(b, fieldType, m.GetType())
@@ -172,7 +175,7 @@ func appendText(b []byte, field protowire.Number, s string) []byte {
 
 // validate refuses text that no reader would decode.
 func validate(m *Message) error {
-	for _, s := range [...]string{m.GetKey(), m.GetType(), m.GetCorrelationId()} {
+	for _, s := range [...]string{m.GetKey(), m.GetType(), m.GetCorrelationId(), m.GetDeduplicationId()} {
 		if !utf8.ValidString(s) {
 			return errText
 		}

@@ -28,6 +28,16 @@ func HashOf(messages []*Message) (h producers.Hash) {
 	return h
 }
 
+// ContentOf is the hash of what a message is, without its id and its times.
+func ContentOf(m *Message) (h producers.Hash) {
+	sum := sha256.New()
+	head := appendHead(nil, m)
+	sum.Write(head) // cannot fail
+	sum.Write(m.GetPayload())
+	copy(h[:], sum.Sum(head[:0]))
+	return h
+}
+
 // Hashed reports whether a repetition of the append must have the same messages. Those of the server itself have
 // no hash: their producers name what they repeat, and the message may say when, and why, that was done first.
 func (a *Append) Hashed() bool { return a.Request != producers.Hash{} }

@@ -84,8 +84,9 @@ func appendFive(b []byte, n int64) []byte {
 	return append(b, byte(n))
 }
 
-// appendAsked appends what the publisher says of the message's times, as it is hashed.
+// appendAsked appends the message's id, and what the publisher says of its times, as they are hashed.
 func appendAsked(b []byte, m *Message) []byte {
+	b = appendText(b, fieldID, m.GetDeduplicationId())
 	if m.GetTtl() != nil {
 		b = appendNumber(b, fieldTTL, int64(m.GetTtl().AsDuration()))
 	}

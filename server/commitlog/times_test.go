@@ -125,6 +125,9 @@ func TestHashOfTTL(t *testing.T) {
 		{{Key: "k", Payload: []byte("one")}, {Ttl: durationpb.New(time.Second)}},
 		{{Key: "k", Payload: []byte("one")}, {Delay: durationpb.New(time.Second)}},
 		{{Key: "k", Payload: []byte("one")}, {Delay: durationpb.New(0)}},
+		{{Key: "k", Payload: []byte("one"), DeduplicationId: "k"}, {}},
+		{{Key: "k", Payload: []byte("one")}, {DeduplicationId: "k"}},
+		{{Key: "k", Payload: []byte("onek")}, {}},
 		{{Key: "k", Payload: []byte("one")}, {DeliverTime: timestamppb.New(time.Unix(1, 0))}},
 	} {
 		h := HashOf(list)

@@ -46,6 +46,10 @@ func (s *Service) Publish(
 					"the header %.255q is the server's: publish the message without it", name)
 			}
 		}
+		if m.GetDeduplicationId() != "" && r.GetProducer() != nil {
+			return nil, refusal.New(refusal.InvalidArgument, "message %d has a deduplication_id, and the request a producer: "+
+				"each makes a repetition harmless, so send one of them", i)
+		}
 		if err := checkDelivery(t.View().Config, m, s.cfg.Clock()); err != nil {
 			return nil, refusal.New(refusal.InvalidArgument, "message %d: %s", i, err)
 		}
@@ -63,16 +67,15 @@ func (s *Service) Publish(
 	if err := s.engine.Publisher.Admit(ctx, l, appends, int64(size)); err != nil {
 		return nil, err
 	}
-	done, err := s.engine.Publisher.Append(ctx, l, appends, true)
+	stored, err := s.engine.Publisher.Publish(ctx, l, appends)
 	if err != nil {
 		return nil, err
 	}
 	answer := &topicv1.PublishResponse{Results: make([]*topicv1.PublishResult, len(r.GetMessages()))}
 	for i, at := range places {
-		n := appends[at.Batch].Partition.Number
-		position := done[at.Batch].Base + int64(at.Index)
+		n, p := appends[at.Batch].Partition.Number, stored[at.Batch][at.Index]
 		answer.Results[i] = &topicv1.PublishResult{
-			MessageId: serving.MessageID(n, position), Partition: n, Position: position, Replayed: done[at.Batch].Replayed,
+			MessageId: serving.MessageID(n, p.Position), Partition: n, Position: p.Position, Replayed: p.Replayed,
 		}
 	}
 	s.engine.Counters.Published.Add(int64(len(places)))

@@ -27,9 +27,11 @@ func newEntry(m *Message, done func(*Result, error)) *entry {
 	return &entry{message: m, size: 1 + protowire.SizeBytes(proto.Size(m)), done: done}
 }
 
-// request is a numbered request; it is repeated until it is answered.
+func (e *entry) hasID() bool { return e.message.GetDeduplicationId() != "" }
+
+// request is repeated until it is answered. It has a number, or its messages have ids.
 type request struct {
-	number  int64
+	number  int64 // 0: none
 	entries []*entry
 }
 
@@ -58,15 +60,19 @@ func (b *buffer) add(e *entry) {
 // release.
 func (b *buffer) take() *request {
 	n, bytes := 0, 0
-	for n < len(b.waiting) && n < maxRequestMessages && (n == 0 || bytes+b.waiting[n].size <= maxRequestBytes) {
+	for n < len(b.waiting) && n < maxRequestMessages && (n == 0 ||
+		bytes+b.waiting[n].size <= maxRequestBytes && b.waiting[n].hasID() == b.waiting[0].hasID()) {
 		bytes += b.waiting[n].size
 		n++
 	}
 	if n == 0 {
 		return nil
 	}
-	r := &request{number: b.number, entries: b.waiting[:n:n]}
-	b.number++
+	r := &request{entries: b.waiting[:n:n]}
+	if !r.entries[0].hasID() {
+		r.number = b.number
+		b.number++
+	}
 	if b.waiting = b.waiting[n:]; len(b.waiting) == 0 {
 		b.waiting = nil // so that the array goes
 	}
@@ -83,7 +89,10 @@ func (b *buffer) release(r *request) {
 
 // message is the request's form on the wire.
 func (r *request) message(topic, producer string) *topicv1.PublishRequest {
-	m := &topicv1.PublishRequest{Topic: topic, Producer: &topicv1.Producer{Id: producer, Number: r.number}}
+	m := &topicv1.PublishRequest{Topic: topic}
+	if r.number != 0 {
+		m.Producer = &topicv1.Producer{Id: producer, Number: r.number}
+	}
 	for _, e := range r.entries {
 		m.Messages = append(m.Messages, e.message)
 	}

@@ -31,6 +31,19 @@ func TestRequestsAreCut(t *testing.T) {
 		b.release(r)
 	}
 	testkit.Equal(t, "what is left", [2]int{b.messages, b.bytes}, [2]int{0, 0})
+	for i := range 6 { // those with an id go without a number, by themselves
+		m := &Message{Key: string(rune('a' + i))}
+		if i%4 > 1 {
+			m.DeduplicationId = m.GetKey()
+		}
+		b.add(newEntry(m, nil))
+	}
+	for i, want := range []int64{8, 0, 9} {
+		r := b.take()
+		testkit.Equal(t, "messages", len(r.entries), 2)
+		testkit.Equal(t, "number", r.message("t", "p").GetProducer().GetNumber(), want)
+		testkit.Equal(t, "key", r.entries[0].message.GetKey(), string(rune('a'+2*i)))
+	}
 	payload := make([]byte, 1<<20)
 	for range 7 {
 		b.add(newEntry(&Message{Payload: payload}, nil))

@@ -217,7 +217,7 @@ func (p *Publisher) send(ctx context.Context, r *request) ([]*Result, error) {
 			}
 		}
 		results, err := p.try(ctx, message)
-		if err == nil && first && slices.ContainsFunc(results, (*Result).GetReplayed) {
+		if err == nil && first && r.number != 0 && slices.ContainsFunc(results, (*Result).GetReplayed) {
 			err = ErrReplayed // final: the messages may be another process's
 			p.cfg.Log.Error("topic: not published", "error", err, "producer", p.producer, "number", r.number)
 			return nil, err

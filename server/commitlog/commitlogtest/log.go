@@ -112,11 +112,14 @@ func (f *fixture) create(t *testing.T, number uint64, partitions int32) {
 // follows reports whether a batch that begins with a position is the next behind an end.
 func (f *fixture) follows(base, end int64) bool { return base == end || f.sparse && base > end }
 
-// Message is a message that is unlike others. Some have a time to live, some wait.
+// Message is a message that is unlike others. Some have a time to live, some wait, some have an id.
 func Message(n int) *commitlog.Message {
 	m := &commitlog.Message{Key: fmt.Sprint("key-", n%5), Type: "made", Payload: []byte(fmt.Sprintf("message %d", n))}
 	if n%4 == 1 {
 		m.Ttl = durationpb.New(time.Second + time.Duration(n)*7*time.Millisecond)
+	}
+	if n%5 == 1 {
+		m.DeduplicationId = fmt.Sprint("id-", n)
 	}
 	if n%3 == 1 {
 		m.Delay = durationpb.New(time.Duration(1+n) * time.Millisecond)

@@ -106,6 +106,9 @@ func same(b *commitlog.Batch, i int, want Stored) error {
 	if v, ok := b.Header(i, "no such header"); ok {
 		return fmt.Errorf("message at %d: a header that it does not have is %q", want.Position, v)
 	}
+	if id := b.ID(i); id != want.Message.GetDeduplicationId() {
+		return fmt.Errorf("message at %d: id %q, want %q", want.Position, id, want.Message.GetDeduplicationId())
+	}
 	ends := endOf(want)
 	if at := b.Expiry(i); (at == 0) != ends.IsZero() || at != 0 && !ends.Equal(time.Unix(0, at)) ||
 		!ends.IsZero() && !b.Expires() {

@@ -83,6 +83,7 @@ func requests(t *testing.T, f *fixture) {
 			"ttl":         func(m *commitlog.Message) { m.Ttl = durationpb.New(time.Minute) },
 			"delay":       func(m *commitlog.Message) { m.Delay = durationpb.New(time.Minute) },
 			"time":        func(m *commitlog.Message) { m.DeliverTime = timestamppb.New(time.Unix(1<<33, 0)) },
+			"id":          func(m *commitlog.Message) { m.DeduplicationId = "d" },
 			"no header":   func(m *commitlog.Message) { delete(m.Headers, "d") },
 			"moved text":  func(m *commitlog.Message) { m.Key, m.Type = "kt", "" },
 		} {

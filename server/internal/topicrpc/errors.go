@@ -43,6 +43,7 @@ var table = map[refusal.Reason]row{
 	refusal.SessionGone:          {code: connect.CodeNotFound},
 	refusal.ProducerNumberTooOld: {code: connect.CodeFailedPrecondition},
 	refusal.ProducerNumberReused: {code: connect.CodeFailedPrecondition},
+	refusal.DeduplicationIDReused: {code: connect.CodeFailedPrecondition},
 	refusal.MessageNotFound:      {code: connect.CodeNotFound},
 	refusal.PositionOutOfRange:   {code: connect.CodeOutOfRange},
 	refusal.TooLarge:             {code: connect.CodeResourceExhausted},

@@ -85,6 +85,7 @@ func TestEachReasonHasItsCode(t *testing.T) {
 		"SESSION_GONE":            "not_found",
 		"PRODUCER_NUMBER_TOO_OLD": "failed_precondition",
 		"PRODUCER_NUMBER_REUSED":  "failed_precondition",
+		"DEDUPLICATION_ID_REUSED": "failed_precondition",
 		"MESSAGE_NOT_FOUND":       "not_found",
 		"POSITION_OUT_OF_RANGE":   "out_of_range",
 		"TOO_LARGE":               "resource_exhausted",

@@ -28,15 +28,17 @@ const (
 	SessionGone          Reason = "SESSION_GONE"
 	ProducerNumberTooOld Reason = "PRODUCER_NUMBER_TOO_OLD"
 	ProducerNumberReused Reason = "PRODUCER_NUMBER_REUSED" // for another request
-	MessageNotFound      Reason = "MESSAGE_NOT_FOUND"      // it is no longer kept, or was not published yet
-	PositionOutOfRange   Reason = "POSITION_OUT_OF_RANGE"
-	TooLarge             Reason = "TOO_LARGE"
-	InvalidFilter        Reason = "INVALID_FILTER"
-	InvalidArgument      Reason = "INVALID_ARGUMENT"
-	JobRunning           Reason = "JOB_RUNNING"
-	TooMany              Reason = "TOO_MANY"   // of what has a limit
-	Overloaded           Reason = "OVERLOADED" // try again later
-	NoOwner              Reason = "NO_OWNER"   // no server has the topic just now
+	// DeduplicationIDReused is for another message.
+	DeduplicationIDReused Reason = "DEDUPLICATION_ID_REUSED"
+	MessageNotFound       Reason = "MESSAGE_NOT_FOUND" // it is no longer kept, or was not published yet
+	PositionOutOfRange    Reason = "POSITION_OUT_OF_RANGE"
+	TooLarge              Reason = "TOO_LARGE"
+	InvalidFilter         Reason = "INVALID_FILTER"
+	InvalidArgument       Reason = "INVALID_ARGUMENT"
+	JobRunning            Reason = "JOB_RUNNING"
+	TooMany               Reason = "TOO_MANY"   // of what has a limit
+	Overloaded            Reason = "OVERLOADED" // try again later
+	NoOwner               Reason = "NO_OWNER"   // no server has the topic just now
 )
 
 // Error is a refusal.

@@ -35,10 +35,10 @@ const maxLine = 1 << 20
 
 // publishFlags are what all messages of a command have.
 type publishFlags struct {
-	key, kind, correlation string
-	headers                map[string]string
-	ttl, delay             *durationpb.Duration
-	at                     *timestamppb.Timestamp
+	key, kind, correlation, id string
+	headers                    map[string]string
+	ttl, delay                 *durationpb.Duration
+	at                         *timestamppb.Timestamp
 }
 
 func (p *program) publish() *cobra.Command {
@@ -55,6 +55,7 @@ func (p *program) publish() *cobra.Command {
 			fs.StringVar(&f.key, "key", "", "`key` of the messages: those of one key stay in order")
 			fs.StringVar(&f.kind, "type", "", "`type` of the messages, for filters")
 			fs.StringVar(&f.correlation, "correlation-id", "", "what they belong to")
+			fs.StringVar(&f.id, "deduplication-id", "", "`id` of the one message: for 5 minutes it is not stored again")
 			durationFlag(fs, &f.ttl, "ttl", "how long the messages may be delivered")
 			durationFlag(fs, &f.delay, "delay", "how long the messages wait before they are delivered")
 			fs.Func("deliver-at", "when the messages are delivered at the earliest, a `time` like 2030-01-02T15:04:05Z",
@@ -99,7 +100,7 @@ func (c *call) publishAll(f *publishFlags) error {
 			return err
 		}
 		m := &topic.Message{Key: f.key, Type: f.kind, CorrelationId: f.correlation, Headers: f.headers, Payload: []byte(text),
-			Ttl: f.ttl, Delay: f.delay, DeliverTime: f.at}
+			Ttl: f.ttl, Delay: f.delay, DeliverTime: f.at, DeduplicationId: f.id}
 		return pub.Enqueue(c.ctx, m, func(r *topic.Result, err error) {
 			mu.Lock()
 			defer mu.Unlock()

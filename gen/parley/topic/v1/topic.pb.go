@@ -702,9 +702,14 @@ type TopicMessage struct {
 	// When the message is delivered at the earliest, in milliseconds, rounded up; the same holds as for delay. Until
 	// then it is pending in each group, and later messages pass it, also those of its key. A time that is past is
 	// not kept.
-	DeliverTime   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=deliver_time,json=deliverTime,proto3" json:"deliver_time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	DeliverTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=deliver_time,json=deliverTime,proto3" json:"deliver_time,omitempty"`
+	// Names the message: within 5 minutes after a message was stored, another one of its key with the same
+	// deduplication_id is not stored, and its publish is answered with the place of the first one. If it differs in
+	// anything but ttl, delay and deliver_time, the publish is refused with DEDUPLICATION_ID_REUSED. A request has
+	// either a producer or messages with a deduplication_id.
+	DeduplicationId string `protobuf:"bytes,11,opt,name=deduplication_id,json=deduplicationId,proto3" json:"deduplication_id,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *TopicMessage) Reset() {
@@ -805,6 +810,13 @@ func (x *TopicMessage) GetDeliverTime() *timestamppb.Timestamp {
 		return x.DeliverTime
 	}
 	return nil
+}
+
+func (x *TopicMessage) GetDeduplicationId() string {
+	if x != nil {
+		return x.DeduplicationId
+	}
+	return ""
 }
 
 // StoredMessage is a message with where it stands.
@@ -993,7 +1005,7 @@ const file_parley_topic_v1_topic_proto_rawDesc = "" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x03R\x05start\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\x03R\x03end\x12\x1c\n" +
-	"\twatermark\x18\x04 \x01(\x03R\twatermark\"\xf7\x04\n" +
+	"\twatermark\x18\x04 \x01(\x03R\twatermark\"\xac\x05\n" +
 	"\fTopicMessage\x12\x1a\n" +
 	"\x03key\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x03key\x12\x1c\n" +
 	"\x04type\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\xff\x01R\x04type\x12/\n" +
@@ -1006,7 +1018,8 @@ const file_parley_topic_v1_topic_proto_rawDesc = "" +
 	"expireTime\x12@\n" +
 	"\x05delay\x18\t \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x9a\x9e\x012\x00R\x05delay\x12=\n" +
 	"\fdeliver_time\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\vdeliverTime\x1a:\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\vdeliverTime\x123\n" +
+	"\x10deduplication_id\x18\v \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x0fdeduplicationId\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xaa\x01\n" +

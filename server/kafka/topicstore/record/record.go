@@ -30,15 +30,16 @@ const (
 	// HeaderProducer is ID/NUMBER. What was stored before is in the slot's state; the header is
 	// for people, and says for which group alone a message is.
 	HeaderProducer = "parley-producer"
-	// HeaderExpires is when the message ends, in milliseconds since 1970. A release that does not know it, or
-	// HeaderDelivers, shows it as a header of the message.
+	// HeaderExpires is when the message ends, in milliseconds since 1970. A release that does not know it, or the
+	// two others, shows it as a header of the message.
 	HeaderExpires = "parley-expires-at"
 	// HeaderDelivers is before when the message is not delivered, in milliseconds since 1970.
 	HeaderDelivers = "parley-deliver-at"
+	HeaderID       = "parley-deduplication-id"
 )
 
 // own are the names of the headers that are not the message's, where they come first.
-var own = [...]string{HeaderType, HeaderCorrelationID, HeaderProducer, HeaderExpires, HeaderDelivers}
+var own = [...]string{HeaderType, HeaderCorrelationID, HeaderProducer, HeaderExpires, HeaderDelivers, HeaderID}
 
 // Of makes the record of a message.
 func Of(topic string, partition int32, at int64, m *commitlog.Message, p commitlog.Producer) *kafka.Record {
@@ -51,7 +52,8 @@ func Of(topic string, partition int32, at int64, m *commitlog.Message, p commitl
 		producer = fmt.Sprintf("%s/%d", p.ID, p.Number)
 	}
 	expires, delivers := stamp(commitlog.Expiry(m, at)*1000), stamp(commitlog.Delivery(m, at))
-	for i, value := range [...]string{m.GetType(), m.GetCorrelationId(), producer, expires, delivers} {
+	for i, value := range [...]string{m.GetType(), m.GetCorrelationId(), producer, expires, delivers,
+		m.GetDeduplicationId()} {
 		// Also without a value if the message has a header of that name, which is the second.
 		if _, same := m.GetHeaders()[own[i]]; same || value != "" {
 			r.Headers = append(r.Headers, kafka.Header{Key: own[i], Value: []byte(value)})
@@ -79,6 +81,8 @@ func Message(r *kafka.Record) *commitlog.Message {
 				m.ExpireTime = timeOf(h.Value)
 			case HeaderDelivers:
 				m.DeliverTime = timeOf(h.Value)
+			case HeaderID:
+				m.DeduplicationId = text(h.Value)
 			}
 			continue
 		}

@@ -43,6 +43,7 @@ func TestProducer(t *testing.T) {
 	same.Headers = map[string]string{HeaderExpires: "5"}
 	waits := &commitlog.Message{DeliverTime: timestamppb.New(time.UnixMilli(1_900_000_000_001))}
 	both := proto.CloneOf(waits)
+	both.DeduplicationId = "id"
 	both.ExpireTime, both.Headers = ends.GetExpireTime(), map[string]string{HeaderDelivers: "5"}
 	for _, m := range []*commitlog.Message{ends, same, waits, both, {Headers: map[string]string{HeaderExpires: "5"}}} {
 		if got := Message(Of("parley.t.orders", 0, 0, m, commitlog.Producer{})); !proto.Equal(got, m) {

@@ -3,6 +3,7 @@ package serving
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
@@ -60,6 +61,8 @@ type Engine struct {
 	Subscriptions *SubscriptionManager
 	Backfills     *Backfills
 	Sweep         *Sweep
+
+	known atomic.Int64 // ids of messages that are known, see once.go
 }
 
 // New makes an Engine without open topics.

@@ -442,6 +442,7 @@ func (p *Partition) Close() {
 	p.resident.give(&p.resident.tail)
 	p.resident.give(&p.resident.cached)
 	p.mu.Unlock()
+	p.ids.forget()
 	p.cfg.Memory.forget(p)
 	p.cfg.Flusher.Quiesce()
 }

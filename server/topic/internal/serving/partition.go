@@ -1,12 +1,14 @@
 package serving
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
@@ -24,7 +26,9 @@ type PartitionConfig struct {
 	Memory  *Memory
 	Clock   func() time.Time
 	// Wall is the clock that the log stores messages by; nil: Clock. What ends, ends by it.
-	Wall   func() time.Time
+	Wall func() time.Time
+	// Known counts the ids of messages that are known, of all topics; nil: of the partition.
+	Known  *atomic.Int64
 	Logger *slog.Logger
 	// Released is called when messages that were due to a group are taken from it. It does not wait.
 	Released func(machine.Cause, int64)
@@ -40,9 +44,10 @@ type Partition struct {
 	machine  *machine.Machine
 	resident resident
 	saved    map[string]*saved
-	machined uint64 // version of the machine's own state that is stored
-	dirty    bool   // it stands in the flusher's list
-	closed   bool   // its rows are being removed
+	machined uint64  // version of the machine's own state that is stored
+	ids      idIndex // has a lock of its own
+	dirty    bool    // it stands in the flusher's list
+	closed   bool    // its rows are being removed
 }
 
 // saved is what of a group is stored.
@@ -65,6 +70,7 @@ func OpenPartition(
 		return nil, fmt.Errorf("bounds of %s: %w", address, err)
 	}
 	p := &Partition{Address: address, cfg: cfg, saved: map[string]*saved{}}
+	p.ids.all = cmp.Or(cfg.Known, new(atomic.Int64))
 	p.resident.end = end
 	p.resident.tail.memory, p.resident.cached.memory = cfg.Memory, cfg.Memory
 	p.machine = machine.New(address.Number, start, end, &p.resident)

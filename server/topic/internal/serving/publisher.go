@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,8 +45,9 @@ func Distribute(l *OpenTopic, r *topicv1.PublishRequest) ([]commitlog.Append, []
 	places := make([]MessagePlace, len(r.GetMessages()))
 	for i, m := range r.GetMessages() {
 		n := keyless
-		if m.GetKey() != "" && partitions > 1 {
-			n = commitlog.PartitionOf(m.GetKey(), partitions)
+		// A message with an id and no key goes where the id says, which is where a repetition is looked for.
+		if by := cmp.Or(m.GetKey(), m.GetDeduplicationId()); by != "" && partitions > 1 {
+			n = commitlog.PartitionOf(by, partitions)
 		}
 		b, ok := index[n]
 		if !ok {

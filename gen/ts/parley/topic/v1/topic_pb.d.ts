@@ -322,6 +322,16 @@ export declare type TopicMessage = Message<"parley.topic.v1.TopicMessage"> & {
    * @generated from field: google.protobuf.Timestamp deliver_time = 10;
    */
   deliverTime?: Timestamp | undefined;
+
+  /**
+   * Names the message: within 5 minutes after a message was stored, another one of its key with the same
+   * deduplication_id is not stored, and its publish is answered with the place of the first one. If it differs in
+   * anything but ttl, delay and deliver_time, the publish is refused with DEDUPLICATION_ID_REUSED. A request has
+   * either a producer or messages with a deduplication_id.
+   *
+   * @generated from field: string deduplication_id = 11;
+   */
+  deduplicationId: string;
 };
 
 /**
