@@ -100,7 +100,8 @@ func appendAsked(b []byte, m *Message) []byte {
 }
 
 func appendNumber(b []byte, field protowire.Number, n int64) []byte {
-	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), protowire.AppendVarint(nil, uint64(n)))
+	b = protowire.AppendTag(b, field, protowire.BytesType)
+	return protowire.AppendBytes(b, protowire.AppendVarint(nil, uint64(n)))
 }
 
 // timesOf looks what times the messages of a body may have.

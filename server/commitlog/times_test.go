@@ -86,7 +86,8 @@ func TestDelivery(t *testing.T) {
 			}
 			if b.Delays() != (c.want != 0) || b.Delivery(0) != 0 || b.Delivery(2) != 0 ||
 				b.Delivery(1) != c.want*int64(time.Millisecond) || (b.Expiry(1) != 0) != (ttl != nil) {
-				t.Errorf("%s: is due at %d, %d, %d, ends at %d", name, b.Delivery(0), b.Delivery(1), b.Delivery(2), b.Expiry(1))
+				t.Errorf("%s: is due at %d, %d, %d, ends at %d", name, b.Delivery(0), b.Delivery(1), b.Delivery(2),
+					b.Expiry(1))
 			}
 			m, err := b.Message(1)
 			if err != nil || m.GetDelay() != nil || (m.GetDeliverTime() != nil) != (c.want != 0) ||

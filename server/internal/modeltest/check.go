@@ -173,6 +173,11 @@ func (a *audit) contents() {
 			if d.at.before(p.since()) {
 				a.find("content: %v of %s was delivered before it was published", at, a.t.name)
 			}
+			// The server counts from publish_time, which is cut to milliseconds.
+			if p != nil && d.at.at.Before(p.call.at.Add(p.message.GetDelay().AsDuration()-time.Millisecond)) {
+				a.find("early: %v of %s, which waits for %v, was delivered after %v", at, a.t.name,
+					p.message.GetDelay().AsDuration(), d.at.at.Sub(p.call.at))
+			}
 		}
 	}
 }

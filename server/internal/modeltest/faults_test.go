@@ -91,6 +91,18 @@ var faults = slices.Concat(publishFaults, deliveryFaults, answerFaults, groupFau
 var publishFaults = []fault{
 	{name: "an answered publish is not stored", finds: "lost:", only: polled, lie: loses},
 	{name: "a repeated publish is stored twice", finds: "positions:", only: polled, lie: repeats},
+	{name: "ids are not looked at", finds: "repeated publish:", only: polled,
+		lie: with(asks(func(q *topicv1.PublishRequest) {
+			for _, m := range q.GetMessages() {
+				m.DeduplicationId = ""
+			}
+		}))},
+	{name: "a message that is to wait does not", finds: "early:", only: polled,
+		lie: with(asks(func(q *topicv1.PublishRequest) {
+			for _, m := range q.GetMessages() {
+				m.Delay = nil
+			}
+		}))},
 	{name: "a message is changed where it is stored", finds: "content:", only: polled,
 		lie: with(asks(func(q *topicv1.PublishRequest) { q.Messages[0].Payload = append(q.Messages[0].Payload, '!') }))},
 	{name: "a request is stored in reverse", finds: "publish order:", only: polled,
@@ -136,7 +148,7 @@ func repeats() lie {
 	answered := map[string]proto.Message{}
 	return func(l *liar, req proto.Message, next func(proto.Message) (proto.Message, error)) (proto.Message, error) {
 		q, ok := req.(*topicv1.PublishRequest)
-		if !ok {
+		if !ok || q.GetProducer() == nil {
 			return next(req)
 		}
 		l.Lock()

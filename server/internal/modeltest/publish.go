@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	client "github.com/parley-chat/parley/server/client/topic"
@@ -19,6 +20,9 @@ func (w *World) publish(t *topicState, name string) {
 	ctx := context.WithoutCancel(w.publishing.ctx)
 	for n := int64(1); sleep(w.publishing.ctx, w.around(w.Pace)); n++ {
 		req := w.request(t, name, n)
+		if n%3 == 0 {
+			identify(req)
+		}
 		if !w.send(ctx, t, req) {
 			return
 		}
@@ -83,6 +87,9 @@ func (w *World) request(t *topicState, producer string, number int64) *topicv1.P
 		if w.chance(12) == 0 {
 			m.Type = poisonous
 		}
+		if w.chance(10) == 0 {
+			m.Delay = durationpb.New(w.around(time.Second))
+		}
 		req.Messages = append(req.Messages, m)
 	}
 	w.mu.Lock()
@@ -91,6 +98,14 @@ func (w *World) request(t *topicState, producer string, number int64) *topicv1.P
 		t.published[string(m.GetPayload())] = &publication{span: span{call: now}, message: m}
 	}
 	return req
+}
+
+// identify makes the messages of a request repeatable by their ids in place of its number.
+func identify(req *topicv1.PublishRequest) {
+	req.Producer = nil
+	for _, m := range req.GetMessages() {
+		m.DeduplicationId = strings.TrimRight(string(m.GetPayload()), ".")
+	}
 }
 
 // forget takes messages back that were refused: nothing of them is stored.
@@ -111,7 +126,7 @@ func (w *World) send(ctx context.Context, t *topicState, req *topicv1.PublishReq
 		res, s, err = until(ctx, w, w.User.Topics.Publish, proto.CloneOf(req))
 	}
 	if err != nil {
-		w.find("publish: %s refuses number %d of %s: %v", t.name, req.GetProducer().GetNumber(),
+		w.find("publish: %s refuses number %d of %q: %v", t.name, req.GetProducer().GetNumber(),
 			req.GetProducer().GetId(), err)
 		w.forget(t, req)
 		return false

@@ -159,6 +159,9 @@ func (w *world) catching(g *modelGroup) *catching {
 // handed is called with each message that is handed out.
 func (c *catching) handed(position int64) {
 	r := c.w.m.at(position)
+	if r.postponed && r.history[c.g] { // it goes with the others when it is due
+		return
+	}
 	late := r.history[c.g] && !c.g.tried(r)
 	if late {
 		c.late++

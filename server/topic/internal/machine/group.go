@@ -347,7 +347,9 @@ func (g *GroupState) putBack(back *Set) {
 	if g.keys.Len() > 0 {
 		for _, r := range back.Runs() {
 			for p := r.From; p < r.To; p++ {
-				g.keys.Return(p)
+				if next, ok := g.keys.Return(p, g.acked.Contains); ok {
+					g.ready.Add(next, next+1)
+				}
 			}
 		}
 	} else {
@@ -419,8 +421,9 @@ func (g *GroupState) Stats() Stats {
 	delayed, parked := g.fails.Waiting()
 	s := Stats{
 		Start: g.start, Floor: g.Floor(), Pending: g.Lag(),
-		Retrying: int64(delayed), Delayed: int64(len(g.postponed)), Parked: int64(parked), Undeliverable: g.fails.Dying.Count(0, g.p.end),
-		Members: len(g.members), Processed: g.processed, Filtered: g.filtered, Failed: g.failed,
+		Retrying: int64(delayed), Delayed: int64(len(g.postponed)), Parked: int64(parked),
+		Undeliverable: g.fails.Dying.Count(0, g.p.end),
+		Members:       len(g.members), Processed: g.processed, Filtered: g.filtered, Failed: g.failed,
 		Missed: g.released.gone.Total(),
 	}
 	for _, m := range g.members {

@@ -10,6 +10,7 @@ type keyTable struct {
 }
 
 type keyHold struct {
+	key     string
 	holder  int64   // position
 	waiting []int64 // positions, in order
 }
@@ -46,46 +47,68 @@ func (t *keyTable) Hold(key string, position int64) {
 	}
 	h := t.holds[key]
 	if h == nil {
-		h = &keyHold{}
+		h = &keyHold{key: key}
 		t.holds[key] = h
 	}
 	h.holder = position
 	t.keys[position] = key
 }
 
-// Return says that a message that may hold its key is to be handed out again: later
-// ones keep waiting for it.
-func (t *keyTable) Return(position int64) {
+// Return says that a message that may hold its key is to be handed out again: later ones keep waiting for it. It
+// returns an earlier one that waits, if there is one, as that was not due when the key was free: it comes first.
+func (t *keyTable) Return(position int64, done func(position int64) bool) (next int64, ok bool) {
+	h := t.release(position)
+	for h != nil && len(h.waiting) > 0 && h.waiting[0] < position && !ok {
+		next = t.first(h)
+		ok = !done(next)
+	}
+	return next, ok
+}
+
+// release takes a message off its key. It returns the key's entry; nil if no message waits for the key.
+func (t *keyTable) release(position int64) *keyHold {
 	key, ok := t.keys[position]
 	if !ok {
-		return
+		return nil
 	}
 	delete(t.keys, position)
-	if h := t.holds[key]; len(h.waiting) == 0 {
+	h := t.holds[key]
+	if h.holder = noHolder; len(h.waiting) == 0 {
 		delete(t.holds, key)
-	} else {
-		h.holder = noHolder
+		return nil
 	}
+	return h
+}
+
+// first takes out what has waited longest. The key is its to hold.
+func (t *keyTable) first(h *keyHold) (position int64) {
+	position, h.waiting = h.waiting[0], h.waiting[1:]
+	if len(h.waiting) == 0 {
+		delete(t.holds, h.key)
+	}
+	return position
 }
 
 // Free says that a message that may hold its key is done with, and returns the one that
 // has waited longest for it, if there is one: the key is its to hold. done says which of those
 // that wait are done with, too, as a dead letter that was stored meanwhile.
 func (t *keyTable) Free(position int64, done func(position int64) bool) (next int64, ok bool) {
-	key := t.keys[position]
-	t.Return(position)
-	h := t.holds[key]
-	if h == nil {
-		return 0, false
-	}
-	for len(h.waiting) > 0 && !ok {
-		next, ok = h.waiting[0], !done(h.waiting[0])
-		h.waiting = h.waiting[1:]
-	}
-	if len(h.waiting) == 0 {
-		delete(t.holds, key)
+	h := t.release(position)
+	for h != nil && len(h.waiting) > 0 && !ok {
+		next = t.first(h)
+		ok = !done(next)
 	}
 	return next, ok
+}
+
+// FreeAll is Free that returns all that wait. None of them holds the key then.
+func (t *keyTable) FreeAll(position int64) []int64 {
+	h := t.release(position)
+	if h == nil {
+		return nil
+	}
+	delete(t.holds, h.key)
+	return h.waiting
 }
 
 // Waiting returns how many messages wait for a key.

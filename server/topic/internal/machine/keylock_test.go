@@ -21,7 +21,8 @@ func TestInOrder(t *testing.T) {
 	expect(t, "the holder", l.Blocked("k", 1), false)
 	expect(t, "another key", l.Blocked("m", 2), false)
 	expect(t, "waiting", l.Waiting("k"), 3)
-	l.Return(1)
+	_, first := l.Return(1, waits)
+	expect(t, "an earlier one waits", first, false)
 	expect(t, "it again", l.Blocked("k", 1), false)
 	expect(t, "a later one, meanwhile", l.Blocked("k", 9), true)
 	l.Hold("k", 1)
@@ -37,6 +38,29 @@ func TestInOrder(t *testing.T) {
 	expect(t, "keys", l.Len(), 0)
 }
 
+// When a message comes back that has earlier ones behind it, the first of these that is not done goes before it.
+func TestEarlierOneWaits(t *testing.T) {
+	l := newKeyTable()
+	l.Hold("k", 5)
+	for _, p := range []int64{2, 3, 4, 8} {
+		l.Wait("k", p)
+	}
+	next, ok := l.Return(5, func(p int64) bool { return p == 2 })
+	expect(t, "there is one", ok, true)
+	expect(t, "next", next, int64(3))
+	expect(t, "it may go", l.Blocked("k", 3), false)
+	expect(t, "the one that came back", l.Blocked("k", 5), true)
+	l.Hold("k", 3)
+	l.Wait("k", 5)
+	for _, want := range []int64{4, 5, 8} {
+		next, _ = l.Free(next, waits)
+		expect(t, "next", next, want)
+		l.Hold("k", next)
+	}
+	l.Free(8, waits)
+	expect(t, "keys", l.Len(), 0)
+}
+
 // Without a key nobody waits; what holds nothing frees nothing.
 func TestWithoutKey(t *testing.T) {
 	l := newKeyTable()
@@ -44,7 +68,7 @@ func TestWithoutKey(t *testing.T) {
 	expect(t, "another one without", l.Blocked("", 2), false)
 	_, ok := l.Free(1, waits)
 	expect(t, "freed", ok, false)
-	l.Return(2)
+	l.Return(2, waits)
 	expect(t, "keys", l.Len(), 0)
 	expect(t, "waiting", l.Waiting("k"), 0)
 }
@@ -56,7 +80,7 @@ func TestReset(t *testing.T) {
 		l.Hold(key, int64(i))
 		l.Wait(key, int64(i)+10)
 	}
-	l.Return(2) // c is between two
+	l.Return(2, waits) // c is between two
 	l.Reset(func(p int64) bool { return p == 1 })
 	expect(t, "a", l.Blocked("a", 20), false)
 	expect(t, "b", l.Blocked("b", 20), true)

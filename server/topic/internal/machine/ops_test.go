@@ -163,8 +163,8 @@ func (w *world) keyOrder(g *modelGroup, r *record, parked []Parked) {
 	if g.config.KeyOrder {
 		for _, other := range w.m.records {
 			// What is caught up has an order of its own.
-			before := other.position < r.position && !other.postponed && len(g.takers(other)) > 0 && other.history[g] == r.history[g] &&
-				(!r.history[g] || !g.tried(r))
+			before := other.position < r.position && !other.postponed && len(g.takers(other)) > 0 &&
+				other.history[g] == r.history[g] && (!r.history[g] || !g.tried(r))
 			if other != r && other.key == r.key && other.reads(g) && !other.acked[g] &&
 				(before || g.leases[other.position].member != nil) {
 				w.fail("%s: %d goes before %d of the same key", g.config.Name, r.position, other.position)
@@ -459,6 +459,7 @@ func (w *world) expire() {
 func (w *world) wakes() {
 	for _, g := range w.m.groups {
 		w.awaited(g)
+		w.keysMove(g)
 		at, ok := g.real.wakeAt()
 		for _, l := range g.real.leases.All() {
 			if !ok || at.UnixNano() > l.Deadline {

@@ -88,6 +88,7 @@ func (d *delivery) later(batch *commitlog.Batch, i, j int) (to int, done bool) {
 		if d.isFor(batch, i) {
 			position := batch.Base + int64(i)
 			d.postpone(position, d.p.schedule.due[position])
+			d.passKey(batch, i)
 			return 0, true
 		}
 		return i + 1, false
@@ -95,6 +96,16 @@ func (d *delivery) later(batch *commitlog.Batch, i, j int) (to int, done bool) {
 	for to = i + 1; to < j && !d.p.undue(batch, to); to++ {
 	}
 	return to, false
+}
+
+// passKey lets the messages proceed that wait for message i because its key was free for it when it was due. It is
+// not due any more: the clock was set back.
+func (d *delivery) passKey(batch *commitlog.Batch, i int) {
+	if d.keys.Len() == 0 {
+		return
+	}
+	d.unheld(batch, i)
+	d.free(batch.Base + int64(i))
 }
 
 // isFor reports whether message i is for the group, whatever its members take.

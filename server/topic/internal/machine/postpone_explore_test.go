@@ -59,6 +59,24 @@ func (m *model) wasDue(now time.Time) {
 	}
 }
 
+// keysMove checks that each key that messages wait for is held by one that can end that: what is next, with a member,
+// or waits for something else than a key.
+func (w *world) keysMove(g *modelGroup) {
+	for key, h := range g.real.keys.holds {
+		if len(h.waiting) == 0 || g.state != Active {
+			continue
+		}
+		moves := h.holder != noHolder && !slices.Contains(h.waiting, h.holder)
+		for _, r := range w.m.records {
+			next := g.real.ready.Contains(r.position) || g.real.history.Ready.Contains(r.position)
+			moves = moves || next && r.key == key && !g.real.keys.Blocked(key, r.position)
+		}
+		if !moves {
+			w.fail("%s: nothing of key %q moves, %v wait for it", g.config.Name, key, h.waiting)
+		}
+	}
+}
+
 // endless reports whether a message has no time to live, whose end is another way to miss it.
 func (w *world) endless(d delay) bool { return w.m.at(d.position).ends.IsZero() }
 

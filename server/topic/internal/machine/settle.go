@@ -91,9 +91,23 @@ func (g *GroupState) done(from, to int64) {
 	}
 	if g.keys.Len() > 0 {
 		for p := from; p < to; p++ {
-			if next, ok := g.keys.Free(p, g.acked.Contains); ok {
-				g.ready.Add(next, next+1)
-			}
+			g.free(p)
+		}
+	}
+}
+
+// free makes ready what follows a message that may hold its key and is done with: the next one, or all of the key if
+// the group has no order. There a message that was parked, or dying, held them up, and they hold no key.
+func (g *GroupState) free(position int64) {
+	if g.config.KeyOrder {
+		if next, ok := g.keys.Free(position, g.acked.Contains); ok {
+			g.ready.Add(next, next+1)
+		}
+		return
+	}
+	for _, next := range g.keys.FreeAll(position) {
+		if !g.acked.Contains(next) {
+			g.ready.Add(next, next+1)
 		}
 	}
 }

@@ -242,7 +242,8 @@ func (c *claim) tryTake(
 			return nil, nil, was.ended, nil
 		case was.content != content:
 			return nil, nil, nil, refusal.New(refusal.DeduplicationIDReused,
-				"the deduplication_id %.128q was used for another message within the last %s: nothing of this request is stored",
+				"the deduplication_id %.128q was used for another message within the last %s: nothing of this request is "+
+					"stored",
 				m.GetDeduplicationId(), IDWindow)
 		default:
 			copies[i] = was

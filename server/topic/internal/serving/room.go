@@ -41,8 +41,8 @@ func (s *topicSize) admit(n, most int64, now time.Time, look func() (int64, erro
 }
 
 // Admit refuses a publish of so many bytes to a topic that has as many as it may, on a disk that is short, where
-// the rest is for chats, and of messages that wait behind as many as may wait. A request whose number the topic remembers stores
-// nothing and is let through, so that its sender learns what became of it.
+// the rest is for chats, and of messages that wait behind as many as may wait. A request whose number the topic
+// remembers stores nothing and is let through, so that its sender learns what became of it.
 func (p *Publisher) Admit(ctx context.Context, l *OpenTopic, appends []commitlog.Append, n int64) error {
 	full, err := p.full(ctx, l, n)
 	if full == nil && err == nil {
