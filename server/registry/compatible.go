@@ -28,16 +28,32 @@ func (r *Registry) incompatibilities(
 		return nil, fmt.Errorf("registry: level: %w", err)
 	}
 	cache := r.referenceCache()
-	files := func(i int) ([]protoreflect.FileDescriptor, error) { return r.files(ctx, cache, p, versions[i]) }
-	o := compat.Options{Policy: policy, Scope: compat.Event}
-	var messages []string
-	for c, err := range gate.CompareAll(ctx, len(versions), files, []protoreflect.FileDescriptor{p.file}, o) {
+	return judge(ctx, judged{
+		head: p.file, policy: policy, n: len(versions),
+		files: func(i int) ([]protoreflect.FileDescriptor, error) { return r.files(ctx, cache, p, versions[i]) },
+		name:  func(i int) string { return fmt.Sprintf("version %d", versions[i].Version) },
+	})
+}
+
+// judged is a schema with those before it, the oldest first.
+type judged struct {
+	head   protoreflect.FileDescriptor
+	policy compat.Policy
+	n      int
+	files  func(int) ([]protoreflect.FileDescriptor, error)
+	name   func(int) string // of an earlier schema, in a finding
+}
+
+// judge says why a schema may not follow others, in at most maxMessages sentences.
+func judge(ctx context.Context, j judged) (messages []string, err error) {
+	o := compat.Options{Policy: j.policy, Scope: compat.Event}
+	for c, err := range gate.CompareAll(ctx, j.n, j.files, []protoreflect.FileDescriptor{j.head}, o) {
 		if err != nil {
 			return nil, fmt.Errorf("registry: compare: %w", err)
 		}
 		for _, f := range c.Findings {
 			if f.Severity == compat.Block && len(messages) < maxMessages {
-				messages = append(messages, describe(versions[c.Version], f))
+				messages = append(messages, describe(j.name(c.Version), f))
 			}
 		}
 	}
@@ -64,13 +80,13 @@ func (r *Registry) files(
 }
 
 // describe writes a finding in a sentence or two.
-func describe(v Version, f compat.Finding) string {
+func describe(earlier string, f compat.Finding) string {
 	r, _ := rule.ByID(f.Rule)
 	s := fmt.Sprintf("%s %s: %s", f.Rule.Label(), f.Subject, r.Title)
 	if f.Detail != "" {
 		s += " (" + f.Detail + ")"
 	}
-	return strings.TrimSpace(source.Clipped(fmt.Sprintf("version %d: %s. %s %s", v.Version, s, f.Why, f.Suggestion)))
+	return strings.TrimSpace(source.Clipped(fmt.Sprintf("%s: %s. %s %s", earlier, s, f.Why, f.Suggestion)))
 }
 
 // Compatible says whether a schema could be registered as far as compatibility

@@ -18,8 +18,8 @@ func isRefusal(err error) bool {
 }
 
 // DeleteVersion deletes a version softly, so that it is found by its id only, or one
-// that is softly deleted for good. A version that others refer to stays. The settings of
-// a subject go with its last version.
+// that is softly deleted for good. A version that others refer to stays, and one whose schema is
+// kept (Keep) is not deleted for good. The settings of a subject go with its last version.
 func (r *Registry) DeleteVersion(ctx context.Context, subject string, version int, permanent bool) (int, error) {
 	if err := validSubject(subject); err != nil {
 		return 0, err
@@ -120,7 +120,14 @@ func (r *Registry) unreferenced(ctx context.Context, v Version, permanent bool) 
 	if len(ids) > 0 {
 		return invalid(codeReferenceExists, textReferenceExists, shortened(v.Subject), v.Version)
 	}
-	return nil
+	if !permanent {
+		return nil
+	}
+	keeper, err := r.keeper(ctx, v.ID)
+	if err == nil && keeper != "" {
+		err = invalid(codeReferenceExists, textKept, shortened(v.Subject), v.Version, v.ID, shortened(keeper))
+	}
+	return err
 }
 
 // remove deletes a version and returns how many remain that are not deleted.

@@ -12,7 +12,8 @@ func TestOnDynamoDB(t *testing.T) {
 	dynamotest.Rerun(t,
 		TestOwnSchemasAreReadable, TestOldRows, TestRacingVersionsAreCompared, TestAmbiguousWrites, TestLimits,
 		TestRecordsOfOtherVersions,
-		TestIdsAreStableAndDistinct, TestSerde, TestTransitiveLevels, TestReferenceBesideDeletion, TestImportedIds)
+		TestIdsAreStableAndDistinct, TestSerde, TestTransitiveLevels, TestReferenceBesideDeletion, TestImportedIds, TestKept,
+		TestKeptBesideDeletion, TestFollows)
 }
 
 func TestOnDynamoDBUnderFaults(t *testing.T) {

@@ -55,6 +55,7 @@ const (
 	textVersionSoftDeleted = "Subject '%s' Version %s was soft deleted.Set permanent=true to delete permanently"
 	textVersionNotDeleted  = "Subject '%s' Version %d was not deleted first before being permanently deleted"
 	textReferenceExists    = "One or more references exist to the schema {subject=%s,version=%d}."
+	textKept               = "Subject %q version %d has schema %d, which %s uses: remove the schema there first."
 	textLevelNotConfigured = "Subject '%s' does not have subject-level compatibility configured"
 	textModeNotConfigured  = "Subject '%s' does not have subject-level mode configured"
 	textReadOnly           = "Subject %s is in read-only mode"

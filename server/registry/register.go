@@ -192,11 +192,7 @@ func referring(v Version, itself store.Key) (writes []store.Write, err error) {
 			return nil, invalid(CodeSchema, textInvalidSchema, "it refers to itself")
 		}
 		writes = append(writes,
-			// Who deletes the version meanwhile finds that this has changed.
-			store.Write{
-				Op: store.OpUpdate, Key: key, Cond: store.Exists().Ne(table.AttrDeleted, store.Bool(true)), Name: "reference",
-				Update: store.Update{Add: []store.Increment{{Name: table.AttrReferred, N: 1}}},
-			},
+			counted(key, "reference"),
 			store.Write{Op: store.OpPut, Key: table.SchemaReferrerKey(row, int64(v.ID)), Item: idItem(int64(v.ID))},
 		)
 	}

@@ -45,6 +45,7 @@ const (
 	schemaFingerprints = "#fingerprint/"
 	schemaUses         = "#id/"
 	schemaReferrers    = "#refs/"
+	schemaKeepers      = "#keepers/"
 )
 
 // SchemaKey is the key of a subject's version.
@@ -102,6 +103,17 @@ func SchemaReferrerKey(r SchemaReference, id int64) store.Key {
 
 // SchemaReferrerFrom reads the id of a row of them.
 func SchemaReferrerFrom(r store.Row) (int64, error) { return parseNumber(r.Key.SK) }
+
+// SchemaKeepersPartition lists who keeps a schema from being deleted for good; the sort key is the keeper.
+func SchemaKeepersPartition(id int64) string { return schemaKeepers + Number(id) }
+
+// SchemaKeeperKey is the key of one of them.
+func SchemaKeeperKey(id int64, keeper string) store.Key {
+	return store.Key{Table: store.Schemas, PK: SchemaKeepersPartition(id), SK: keeper}
+}
+
+// SchemaTopic is a topic as a keeper of a schema.
+func SchemaTopic(topic string) string { return "topic " + topic }
 
 // SchemaSettingKey is the key of a setting ("level", "mode") of a subject, or with
 // an empty subject of all of them.
