@@ -245,6 +245,7 @@ const (
 	TopicStreams         = "parley_topics_streams_open"
 	TopicPublished       = "parley_topics_published_total"
 	TopicBlocked         = "parley_topics_blocked_total"
+	TopicMismatched      = "parley_topics_schema_mismatches_total"
 	TopicUnsubscribed    = "parley_topics_unsubscribed_total"
 	TopicGroupsDied      = "parley_topics_groups_died_total"
 	TopicReleased        = "parley_topics_released_total"

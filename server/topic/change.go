@@ -13,14 +13,14 @@ import (
 // reconfigure changes a topic, or says what that would mean. When it has become one whose
 // acknowledgements are answered when they are durable, those of before are, too.
 func (s *Service) reconfigure(
-	ctx context.Context, t *storage.Topic, r *topicv1.ConfigureTopicRequest,
+	ctx context.Context, t *storage.Topic, r *topicv1.ConfigureTopicRequest, schema *schemaChange,
 ) (*topicv1.ConfigureTopicResponse, error) {
 	l, err := s.engine.Topics.Open(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	answer, err := s.change(ctx, l, r)
+	answer, err := s.change(ctx, l, r, schema)
 	if err != nil || r.GetDryRun() || answer.GetTopic().GetConfig().GetCompletionMode() != storage.ReferenceCounting {
 		return answer, err
 	}
@@ -33,13 +33,16 @@ func (s *Service) reconfigure(
 }
 
 func (s *Service) change(
-	ctx context.Context, l *serving.OpenTopic, r *topicv1.ConfigureTopicRequest,
+	ctx context.Context, l *serving.OpenTopic, r *topicv1.ConfigureTopicRequest, schema *schemaChange,
 ) (*topicv1.ConfigureTopicResponse, error) {
 	t := l.Topic
 	defer t.Changing().End()
 	v := t.View()
 	if r.GetEtag() != "" && r.GetEtag() != storage.Etag(v.Version) {
 		return nil, refusal.New(refusal.TopicExists, "topic %q was changed: its etag is not %.64q", t.Name, r.GetEtag())
+	}
+	if schema.stale(v.Config.GetSchema()) {
+		return nil, serving.ErrSchemaChanged
 	}
 	config, warnings, err := storage.TopicConfig(v.Config, r.GetConfig(), r.GetPreset())
 	if err != nil {
@@ -68,7 +71,8 @@ func (s *Service) change(
 	if r.GetPreset() != 0 {
 		p = r.GetPreset()
 	}
-	if err := s.engine.Catalog.Configure(ctx, t, config, p); err != nil {
+	set := storage.Settings{Config: config, Preset: p, With: schema.with()}
+	if err := s.engine.Catalog.Configure(ctx, t, set); err != nil {
 		return nil, err
 	}
 	if err := s.engine.Sources.Prepare(ctx, t); err != nil {

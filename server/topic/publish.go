@@ -64,10 +64,7 @@ func (s *Service) Publish(
 	}
 	defer l.Release()
 	appends, places := serving.Distribute(l, r)
-	if err := s.engine.Publisher.Admit(ctx, l, appends, int64(size)); err != nil {
-		return nil, err
-	}
-	stored, err := s.engine.Publisher.Publish(ctx, l, appends)
+	stored, err := s.store(ctx, l, r, appends, int64(size))
 	if err != nil {
 		return nil, err
 	}
@@ -114,6 +111,52 @@ func checkDelivery(c *topicv1.TopicConfig, m *topicv1.TopicMessage, now time.Tim
 	return nil
 }
 
+// store appends the messages of a request once they are as the topic's schema says. The check may read
+// the registry, so it comes before the topic's lock. If the schema changes between, and that change has
+// been answered, messages of the earlier one must not be stored: Append notices, and they are checked again.
+func (s *Service) store(
+	ctx context.Context, l *serving.OpenTopic, r *topicv1.PublishRequest, appends []commitlog.Append, size int64,
+) ([][]serving.Placed, error) {
+	admitted := false
+	for range schemaAttempts {
+		terms := &serving.Terms{Schema: l.View().Config.GetSchema()}
+		if err := s.checkSchema(ctx, terms.Schema, r.GetMessages(), appends); err != nil {
+			return nil, err
+		}
+		if !admitted {
+			if err := s.engine.Publisher.Admit(ctx, l, appends, size); err != nil {
+				return nil, err
+			}
+			admitted = true
+		}
+		stored, err := s.engine.Publisher.Publish(ctx, l, appends, terms)
+		if !errors.Is(err, serving.ErrSchemaChanged) {
+			return stored, err
+		}
+	}
+	return nil, errSchemaBusy
+}
+
+// checkSchema refuses messages that are not as a schema says. A request whose number the topic
+// remembers stores nothing: it is let through, so that its sender learns what became of it, although
+// the topic may have another schema since.
+func (s *Service) checkSchema(
+	ctx context.Context, by *topicv1.TopicSchema, messages []*topicv1.TopicMessage, appends []commitlog.Append,
+) error {
+	if by == nil {
+		return nil
+	}
+	err := s.schemas.Check(ctx, by, messages)
+	if refused, ok := refusal.Of(err); !ok || refused.Reason != refusal.SchemaMismatch {
+		return err
+	}
+	if known, lookup := s.engine.Publisher.Remembers(ctx, appends); known || lookup != nil {
+		return lookup
+	}
+	s.engine.Counters.Mismatched.Add(1)
+	return err
+}
+
 // publishTo returns the topic to publish to. One that does not exist is made as a queue,
 // if the caller may make topics.
 func (s *Service) publishTo(ctx context.Context, c Caller, name string) (*storage.Topic, error) {
@@ -128,7 +171,7 @@ func (s *Service) publishTo(ctx context.Context, c Caller, name string) (*storag
 		return nil, err
 	}
 	err = s.audited(ctx, c, "ConfigureTopic", &topicv1.ConfigureTopicRequest{Topic: name}, func() error {
-		_, _, err := s.create(ctx, c, name, config, 0)
+		_, _, err := s.create(ctx, c, name, storage.Settings{Config: config})
 		return err
 	})
 	if err != nil {

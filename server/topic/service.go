@@ -19,8 +19,10 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/topic/internal/operations"
+	"github.com/parley-chat/parley/server/topic/internal/schema"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 )
@@ -28,7 +30,7 @@ import (
 // Config holds the dependencies of a Service. All fields are required unless they say otherwise.
 type Config struct {
 	Slot  storage.Slot // whose topics it has; the zero Slot: all
-	Store store.Store
+	Store store.Store  // with the schemas of topics, too
 	Log   commitlog.Log
 	// Events may be nil: then there are no topics of chats.
 	Events serving.Events
@@ -65,6 +67,7 @@ func ResidentBytes(memory int64) int64 {
 type Service struct {
 	cfg       Config
 	engine    *serving.Engine
+	schemas   *schema.Schemas
 	jobs      *operations.Jobs
 	operators *operations.Admin
 
@@ -80,6 +83,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	schemas := schema.New(registry.New(cfg.Store), cfg.Slot.Of)
 	cfg.Store = c.Store()
 	if cfg.Groups == nil {
 		cfg.Groups = serving.NewGroupMetrics()
@@ -87,7 +91,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.Sessions == nil {
 		cfg.Sessions = serving.NewSessions()
 	}
-	s := &Service{cfg: cfg, sessions: map[string]*Session{}, engine: serving.New(serving.Config{
+	s := &Service{cfg: cfg, schemas: schemas, sessions: map[string]*Session{}, engine: serving.New(serving.Config{
 		Catalog: c, Log: cfg.Log, Events: cfg.Events, Clock: cfg.Clock, Logger: cfg.Logger, Resident: cfg.Resident,
 		MaxBytes: cfg.MaxBytes,
 		Counters: &serving.Counters{}, Groups: cfg.Groups,

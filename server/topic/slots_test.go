@@ -322,7 +322,7 @@ func TestSlotIsLoadedByItsList(t *testing.T) {
 		cat := open(n, c.Store)
 		for i := range 40 {
 			name := fmt.Sprint("topic-", i)
-			_, _, err := cat.Create(ctx, name, &topicv1.TopicConfig{Partitions: 1}, 0, "admin")
+			_, _, err := cat.Create(ctx, name, storage.Settings{Config: &topicv1.TopicConfig{Partitions: 1}}, "admin")
 			if storage.SlotOf(name, 4) != n {
 				if err == nil {
 					t.Errorf("slot %d took %s", n, name)

@@ -35,18 +35,20 @@ func (s *Service) Configure(
 			storage.DeadLetterSuffix)
 	}
 	if r.GetDryRun() {
-		return s.configure(ctx, c, r)
+		return s.configureWithSchema(ctx, c, r)
 	}
 	var answer *topicv1.ConfigureTopicResponse
 	err := s.audited(ctx, c, "ConfigureTopic", r, func() (err error) {
-		answer, err = s.configure(ctx, c, r)
+		answer, err = s.configureWithSchema(ctx, c, r)
 		return err
 	})
 	return answer, err
 }
 
+// configure makes or changes a topic. change is what becomes of its schema; nil if the request says
+// nothing of it.
 func (s *Service) configure(
-	ctx context.Context, c Caller, r *topicv1.ConfigureTopicRequest,
+	ctx context.Context, c Caller, r *topicv1.ConfigureTopicRequest, change *schemaChange,
 ) (*topicv1.ConfigureTopicResponse, error) {
 	if n, most := r.GetConfig().GetMaxBytes(), s.cfg.MaxBytes; most > 0 && n > most && !c.Operator {
 		return nil, refusal.New(refusal.InvalidArgument, "max_bytes may be %d at most: operators may set more", most)
@@ -68,7 +70,9 @@ func (s *Service) configure(
 			return &topicv1.ConfigureTopicResponse{Topic: would, Created: true},
 				s.engine.Sources.Check(ctx, c.Operator, r.GetTopic(), config)
 		}
-		t, created, err := s.create(ctx, c, r.GetTopic(), config, r.GetPreset())
+		t, created, err := s.create(ctx, c, r.GetTopic(), storage.Settings{
+			Config: config, Preset: r.GetPreset(), With: change.with(),
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -76,21 +80,21 @@ func (s *Service) configure(
 			return &topicv1.ConfigureTopicResponse{Topic: s.describe(t, warnings), Created: true}, nil
 		}
 	}
-	return s.reconfigure(ctx, t, r)
+	return s.reconfigure(ctx, t, r, change)
 }
 
 // create makes a topic. Its maker is its first administrator, unless it is an operator, who may
 // do everything anyway.
 func (s *Service) create(
-	ctx context.Context, c Caller, name string, config *topicv1.TopicConfig, p topicv1.Preset,
+	ctx context.Context, c Caller, name string, set storage.Settings,
 ) (*storage.Topic, bool, error) {
 	first := c.Principal
 	if c.Operator {
 		first = ""
 	}
-	t, created, err := s.engine.CreateTopic(ctx, name, config, p, c.Operator, first)
+	t, created, err := s.engine.CreateTopic(ctx, name, set, c.Operator, first)
 	if created {
-		s.cfg.Logger.Info("topic made", "topic", name, "semantics", config.GetSemantics().String(), "by", c.Principal)
+		s.cfg.Logger.Info("topic made", "topic", name, "semantics", set.Config.GetSemantics().String(), "by", c.Principal)
 	}
 	return t, created, err
 }

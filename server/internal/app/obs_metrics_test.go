@@ -91,6 +91,7 @@ var shown = []struct {
 	{"parley_topics_streams_open", "gauge", "", embedded | server},
 	{"parley_topics_published_total", "counter", "", embedded | server},
 	{"parley_topics_blocked_total", "counter", "", embedded | server},
+	{"parley_topics_schema_mismatches_total", "counter", "", embedded | server},
 	{"parley_topics_unsubscribed_total", "counter", "", embedded | server},
 	{"parley_topics_groups_died_total", "counter", "", embedded | server},
 	{"parley_topics_released_total", "counter", "", embedded | server},

@@ -196,6 +196,11 @@ var bounds = []bound{
 		"what is stored, and what may be, knows no message",
 	},
 	{
+		"server/topic/internal/schema", []string{"server/topic/internal/storage", "server/topic/refusal", "server/registry",
+			"server/store", "server/store/table", "gen/..."},
+		"what a payload must be knows the registry, and no topic",
+	},
+	{
 		"server/topic/internal/serving", []string{"server/topic/internal/machine", "server/topic/internal/storage",
 			"server/topic/refusal", "server/commitlog", "server/pace", "server/store", "server/store/table", "server/wait",
 			"gen/..."},
@@ -207,7 +212,7 @@ var bounds = []bound{
 		"jobs and operators know open topics, and no transport",
 	},
 	{
-		"server/topic", []string{"server/topic/...", "server/commitlog", "server/lease", "server/store",
+		"server/topic", []string{"server/topic/...", "server/commitlog", "server/lease", "server/registry", "server/store",
 			"server/store/table", "server/wait", "gen/..."},
 		"topics know rows and the log, and no transport",
 	},

@@ -53,6 +53,9 @@ var table = map[refusal.Reason]row{
 	refusal.JobRunning:            {code: connect.CodeAborted},
 	refusal.Overloaded:            {code: connect.CodeResourceExhausted, retry: time.Second},
 	refusal.NoOwner:               {code: connect.CodeUnavailable, retry: time.Second},
+	refusal.SchemaNotFound:        {code: connect.CodeNotFound},
+	refusal.SchemaIncompatible:    {code: connect.CodeFailedPrecondition},
+	refusal.SchemaMismatch:        {code: connect.CodeInvalidArgument},
 }
 
 // notInThisMode is the refusal of all calls where nothing serves topics.

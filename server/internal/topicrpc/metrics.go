@@ -57,6 +57,8 @@ func (p *Module) measureUse() {
 		func(c *topic.Counters) *atomic.Int64 { return &c.Published })
 	counter(telemetry.TopicBlocked, "Publishes refused because no subscription was active.",
 		func(c *topic.Counters) *atomic.Int64 { return &c.Blocked })
+	counter(telemetry.TopicMismatched, "Publishes refused because a payload was not as the topic's schema says.",
+		func(c *topic.Counters) *atomic.Int64 { return &c.Mismatched })
 	counter(telemetry.TopicUnsubscribed, "Publishes to a topic without an active subscription.",
 		func(c *topic.Counters) *atomic.Int64 { return &c.Unsubscribed })
 	counter(telemetry.TopicGroupsDied, "Groups that were not heard from for their timeout.",

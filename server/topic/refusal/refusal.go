@@ -36,9 +36,12 @@ const (
 	InvalidFilter         Reason = "INVALID_FILTER"
 	InvalidArgument       Reason = "INVALID_ARGUMENT"
 	JobRunning            Reason = "JOB_RUNNING"
-	TooMany               Reason = "TOO_MANY"   // of what has a limit
-	Overloaded            Reason = "OVERLOADED" // try again later
-	NoOwner               Reason = "NO_OWNER"   // no server has the topic just now
+	TooMany               Reason = "TOO_MANY"            // of what has a limit
+	Overloaded            Reason = "OVERLOADED"          // try again later
+	NoOwner               Reason = "NO_OWNER"            // no server has the topic just now
+	SchemaNotFound        Reason = "SCHEMA_NOT_FOUND"    // by the registry, or not in its file
+	SchemaIncompatible    Reason = "SCHEMA_INCOMPATIBLE" // with one that the topic had
+	SchemaMismatch        Reason = "SCHEMA_MISMATCH"     // a payload is none of the topic's schema
 )
 
 // Error is a refusal.

@@ -55,6 +55,7 @@ func (c *call) printTopic(t *topicv1.Topic) error {
 		row("zero-subscription retention", formatDuration(cfg.GetZeroSubscriptionRetention()))
 		row("zombie subscription TTL", formatDuration(cfg.GetZombieSubscriptionTtl()))
 		row("dead retention", deadRetention(cfg))
+		row("schema", schemaText(cfg.GetSchema()))
 		row("block writes", cfg.GetBlockWritesOnZeroSubscriptions())
 		row("pause holds messages", cfg.GetPausePins())
 		row("active subscriptions", t.GetActiveSubscriptions())

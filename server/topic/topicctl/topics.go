@@ -21,6 +21,7 @@ func (p *program) create() *cobra.Command {
 	req := &topicv1.ConfigureTopicRequest{Config: &topicv1.TopicConfig{}}
 	var block, pins bool
 	var fs *pflag.FlagSet
+	var setSchema func() error
 	return p.command(spec{
 		use: "create TOPIC", short: "make a topic, or change its settings", args: 1,
 		long: `  What no flag sets has the preset's value, or the default, in a new topic, and stays as it is in
@@ -31,6 +32,10 @@ func (p *program) create() *cobra.Command {
   server topics create messages.persisted --source chat-events
   server topics create payments --preset critical --message-retention 7d
   server topics create jobs --semantics pub-sub --dry-run
+  server topics create orders --schema 7 --schema-message shop.v1.Order
+
+  With --schema the server stores only messages that are as a schema of the registry says. To change it,
+  name the id of the next one: the gate judges whether it may follow. --no-schema removes it.
 `,
 		flags: func(f *pflag.FlagSet) {
 			fs = f
@@ -52,6 +57,7 @@ func (p *program) create() *cobra.Command {
 				"how long after its death messages are kept for a group; default 7d, at most 365d", 0, 365*24*time.Hour)
 			sizeFlag(fs, &cfg.DeadRetentionBytes, "dead-retention-bytes",
 				"bytes of messages that are kept for dead groups alone; default 1GB, 0 for none")
+			setSchema = schemaFlags(fs, cfg)
 			fs.BoolVar(&block, "block-writes", false, "refuse messages while no subscription is active")
 			fs.BoolVar(&pins, "pause-holds", true, "paused groups hold messages")
 			fs.StringVar(&req.Etag, "etag", "", "only if the topic has this `etag`")
@@ -61,6 +67,9 @@ func (p *program) create() *cobra.Command {
 			req.Topic = c.args[0]
 			if n := req.GetConfig().GetPartitions(); fs.Changed("partitions") && (n < 1 || n > 256) {
 				return cmdline.Usagef("topics create: --partitions must be 1 to 256, not %d", n)
+			}
+			if err := setSchema(); err != nil {
+				return err
 			}
 			if fs.Changed("block-writes") {
 				req.Config.BlockWritesOnZeroSubscriptions = &block

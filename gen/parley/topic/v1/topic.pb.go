@@ -322,6 +322,59 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{4}
 }
 
+// Encoding is how a payload is written.
+type TopicSchema_Encoding int32
+
+const (
+	// The default: that of the topic, BINARY of one without a schema.
+	TopicSchema_ENCODING_UNSPECIFIED TopicSchema_Encoding = 0
+	// Protobuf's encoding, without a prefix. Unknown fields are refused.
+	TopicSchema_ENCODING_BINARY TopicSchema_Encoding = 1
+	// ProtoJSON. Unknown fields are refused.
+	TopicSchema_ENCODING_JSON TopicSchema_Encoding = 2
+)
+
+// Enum value maps for TopicSchema_Encoding.
+var (
+	TopicSchema_Encoding_name = map[int32]string{
+		0: "ENCODING_UNSPECIFIED",
+		1: "ENCODING_BINARY",
+		2: "ENCODING_JSON",
+	}
+	TopicSchema_Encoding_value = map[string]int32{
+		"ENCODING_UNSPECIFIED": 0,
+		"ENCODING_BINARY":      1,
+		"ENCODING_JSON":        2,
+	}
+)
+
+func (x TopicSchema_Encoding) Enum() *TopicSchema_Encoding {
+	p := new(TopicSchema_Encoding)
+	*p = x
+	return p
+}
+
+func (x TopicSchema_Encoding) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TopicSchema_Encoding) Descriptor() protoreflect.EnumDescriptor {
+	return file_parley_topic_v1_topic_proto_enumTypes[5].Descriptor()
+}
+
+func (TopicSchema_Encoding) Type() protoreflect.EnumType {
+	return &file_parley_topic_v1_topic_proto_enumTypes[5]
+}
+
+func (x TopicSchema_Encoding) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TopicSchema_Encoding.Descriptor instead.
+func (TopicSchema_Encoding) EnumDescriptor() ([]byte, []int) {
+	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{1, 0}
+}
+
 // TopicConfig is what can be set of a topic. Fields that are not set take the preset's
 // value, or the default.
 type TopicConfig struct {
@@ -366,8 +419,12 @@ type TopicConfig struct {
 	// GiB by default. Beyond that, and beyond three quarters of max_bytes, the server removes the oldest
 	// of these messages. It cannot be set with SOURCE_CHAT_EVENTS.
 	DeadRetentionBytes *int64 `protobuf:"varint,13,opt,name=dead_retention_bytes,json=deadRetentionBytes,proto3,oneof" json:"dead_retention_bytes,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The schema that each published payload must have; none by default. A schema without an id removes
+	// the topic's. It cannot be set of a topic with a source, because the server does not see what
+	// others write there.
+	Schema        *TopicSchema `protobuf:"bytes,14,opt,name=schema,proto3" json:"schema,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TopicConfig) Reset() {
@@ -491,6 +548,92 @@ func (x *TopicConfig) GetDeadRetentionBytes() int64 {
 	return 0
 }
 
+func (x *TopicConfig) GetSchema() *TopicSchema {
+	if x != nil {
+		return x.Schema
+	}
+	return nil
+}
+
+// TopicSchema is the schema of a topic's payloads. A change of it is judged as a change of an event's
+// schema at the level FULL, against all schemas that the topic has had since it has one
+// (SCHEMA_INCOMPATIBLE): whoever reads one of them reads the messages of all. Messages from before the
+// first one were not checked.
+type TopicSchema struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the schema in the registry of this installation. 0 removes the topic's schema, and forgets those
+	// that the topic has had.
+	Id int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Full name of the message; by default the topic's, or of a topic without a schema the first message of
+	// the file. It cannot be changed.
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// How payloads are written. It cannot be changed.
+	Encoding TopicSchema_Encoding `protobuf:"varint,3,opt,name=encoding,proto3,enum=parley.topic.v1.TopicSchema_Encoding" json:"encoding,omitempty"`
+	// Ids that the topic has had before, oldest first; set by the server. With 32 of them, the schema
+	// cannot be changed any more (TOO_MANY): remove it first.
+	EarlierIds    []int32 `protobuf:"varint,4,rep,packed,name=earlier_ids,json=earlierIds,proto3" json:"earlier_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopicSchema) Reset() {
+	*x = TopicSchema{}
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopicSchema) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopicSchema) ProtoMessage() {}
+
+func (x *TopicSchema) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopicSchema.ProtoReflect.Descriptor instead.
+func (*TopicSchema) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *TopicSchema) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *TopicSchema) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *TopicSchema) GetEncoding() TopicSchema_Encoding {
+	if x != nil {
+		return x.Encoding
+	}
+	return TopicSchema_ENCODING_UNSPECIFIED
+}
+
+func (x *TopicSchema) GetEarlierIds() []int32 {
+	if x != nil {
+		return x.EarlierIds
+	}
+	return nil
+}
+
 // Topic is a durable log of messages.
 type Topic struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -516,7 +659,7 @@ type Topic struct {
 
 func (x *Topic) Reset() {
 	*x = Topic{}
-	mi := &file_parley_topic_v1_topic_proto_msgTypes[1]
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +671,7 @@ func (x *Topic) String() string {
 func (*Topic) ProtoMessage() {}
 
 func (x *Topic) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_proto_msgTypes[1]
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +684,7 @@ func (x *Topic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Topic.ProtoReflect.Descriptor instead.
 func (*Topic) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{1}
+	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Topic) GetName() string {
@@ -618,7 +761,7 @@ type PartitionBounds struct {
 
 func (x *PartitionBounds) Reset() {
 	*x = PartitionBounds{}
-	mi := &file_parley_topic_v1_topic_proto_msgTypes[2]
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +773,7 @@ func (x *PartitionBounds) String() string {
 func (*PartitionBounds) ProtoMessage() {}
 
 func (x *PartitionBounds) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_proto_msgTypes[2]
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +786,7 @@ func (x *PartitionBounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionBounds.ProtoReflect.Descriptor instead.
 func (*PartitionBounds) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{2}
+	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PartitionBounds) GetPartition() int32 {
@@ -714,7 +857,7 @@ type TopicMessage struct {
 
 func (x *TopicMessage) Reset() {
 	*x = TopicMessage{}
-	mi := &file_parley_topic_v1_topic_proto_msgTypes[3]
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +869,7 @@ func (x *TopicMessage) String() string {
 func (*TopicMessage) ProtoMessage() {}
 
 func (x *TopicMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_proto_msgTypes[3]
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +882,7 @@ func (x *TopicMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopicMessage.ProtoReflect.Descriptor instead.
 func (*TopicMessage) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{3}
+	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TopicMessage) GetKey() string {
@@ -836,7 +979,7 @@ type StoredMessage struct {
 
 func (x *StoredMessage) Reset() {
 	*x = StoredMessage{}
-	mi := &file_parley_topic_v1_topic_proto_msgTypes[4]
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +991,7 @@ func (x *StoredMessage) String() string {
 func (*StoredMessage) ProtoMessage() {}
 
 func (x *StoredMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_proto_msgTypes[4]
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +1004,7 @@ func (x *StoredMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredMessage.ProtoReflect.Descriptor instead.
 func (*StoredMessage) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{4}
+	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StoredMessage) GetMessageId() string {
@@ -908,7 +1051,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_parley_topic_v1_topic_proto_msgTypes[5]
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +1063,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_topic_proto_msgTypes[5]
+	mi := &file_parley_topic_v1_topic_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +1076,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{5}
+	return file_parley_topic_v1_topic_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Binding) GetPrincipal() string {
@@ -961,7 +1104,7 @@ var File_parley_topic_v1_topic_proto protoreflect.FileDescriptor
 
 const file_parley_topic_v1_topic_proto_rawDesc = "" +
 	"\n" +
-	"\x1bparley/topic/v1/topic.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc3\t\n" +
+	"\x1bparley/topic/v1/topic.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf9\t\n" +
 	"\vTopicConfig\x12B\n" +
 	"\tsemantics\x18\x01 \x01(\x0e2\x1a.parley.topic.v1.SemanticsB\b\xbaH\x05\x82\x01\x02\x10\x01R\tsemantics\x12R\n" +
 	"\x0fcompletion_mode\x18\x02 \x01(\x0e2\x1f.parley.topic.v1.CompletionModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x0ecompletionMode\x12W\n" +
@@ -982,12 +1125,23 @@ const file_parley_topic_v1_topic_proto_rawDesc = "" +
 	"\tmax_bytes\x12\x1dmust be 0 or at least 1048576\x1a\x1cthis == 0 || this >= 1048576H\x02R\bmaxBytes\x88\x01\x01\x12Q\n" +
 	"\x0edead_retention\x18\f \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\xe7\x84\x0f2\x00R\rdeadRetention\x12\x9b\x01\n" +
 	"\x14dead_retention_bytes\x18\r \x01(\x03Bd\xbaHa\xba\x01S\n" +
-	"\x14dead_retention_bytes\x12\x1dmust be 0 or at least 1048576\x1a\x1cthis == 0 || this >= 1048576\"\t\x18\x80\x80\x80\x80\x80\x80\x80\x02H\x03R\x12deadRetentionBytes\x88\x01\x01B%\n" +
+	"\x14dead_retention_bytes\x12\x1dmust be 0 or at least 1048576\x1a\x1cthis == 0 || this >= 1048576\"\t\x18\x80\x80\x80\x80\x80\x80\x80\x02H\x03R\x12deadRetentionBytes\x88\x01\x01\x124\n" +
+	"\x06schema\x18\x0e \x01(\v2\x1c.parley.topic.v1.TopicSchemaR\x06schemaB%\n" +
 	"#_block_writes_on_zero_subscriptionsB\r\n" +
 	"\v_pause_pinsB\f\n" +
 	"\n" +
 	"_max_bytesB\x17\n" +
-	"\x15_dead_retention_bytes\"\x9b\x03\n" +
+	"\x15_dead_retention_bytes\"\x90\x02\n" +
+	"\vTopicSchema\x12\x17\n" +
+	"\x02id\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\x02id\x12\"\n" +
+	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\amessage\x12K\n" +
+	"\bencoding\x18\x03 \x01(\x0e2%.parley.topic.v1.TopicSchema.EncodingB\b\xbaH\x05\x82\x01\x02\x10\x01R\bencoding\x12)\n" +
+	"\vearlier_ids\x18\x04 \x03(\x05B\b\xbaH\x05\x92\x01\x02\x10 R\n" +
+	"earlierIds\"L\n" +
+	"\bEncoding\x12\x18\n" +
+	"\x14ENCODING_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fENCODING_BINARY\x10\x01\x12\x11\n" +
+	"\rENCODING_JSON\x10\x02\"\x9b\x03\n" +
 	"\x05Topic\x12\x1c\n" +
 	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x04name\x124\n" +
 	"\x06config\x18\x02 \x01(\v2\x1c.parley.topic.v1.TopicConfigR\x06config\x12\x1b\n" +
@@ -1077,50 +1231,54 @@ func file_parley_topic_v1_topic_proto_rawDescGZIP() []byte {
 	return file_parley_topic_v1_topic_proto_rawDescData
 }
 
-var file_parley_topic_v1_topic_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_parley_topic_v1_topic_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_parley_topic_v1_topic_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_parley_topic_v1_topic_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_parley_topic_v1_topic_proto_goTypes = []any{
 	(Semantics)(0),                // 0: parley.topic.v1.Semantics
 	(CompletionMode)(0),           // 1: parley.topic.v1.CompletionMode
 	(Source)(0),                   // 2: parley.topic.v1.Source
 	(Preset)(0),                   // 3: parley.topic.v1.Preset
 	(Role)(0),                     // 4: parley.topic.v1.Role
-	(*TopicConfig)(nil),           // 5: parley.topic.v1.TopicConfig
-	(*Topic)(nil),                 // 6: parley.topic.v1.Topic
-	(*PartitionBounds)(nil),       // 7: parley.topic.v1.PartitionBounds
-	(*TopicMessage)(nil),          // 8: parley.topic.v1.TopicMessage
-	(*StoredMessage)(nil),         // 9: parley.topic.v1.StoredMessage
-	(*Binding)(nil),               // 10: parley.topic.v1.Binding
-	nil,                           // 11: parley.topic.v1.TopicMessage.HeadersEntry
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(TopicSchema_Encoding)(0),     // 5: parley.topic.v1.TopicSchema.Encoding
+	(*TopicConfig)(nil),           // 6: parley.topic.v1.TopicConfig
+	(*TopicSchema)(nil),           // 7: parley.topic.v1.TopicSchema
+	(*Topic)(nil),                 // 8: parley.topic.v1.Topic
+	(*PartitionBounds)(nil),       // 9: parley.topic.v1.PartitionBounds
+	(*TopicMessage)(nil),          // 10: parley.topic.v1.TopicMessage
+	(*StoredMessage)(nil),         // 11: parley.topic.v1.StoredMessage
+	(*Binding)(nil),               // 12: parley.topic.v1.Binding
+	nil,                           // 13: parley.topic.v1.TopicMessage.HeadersEntry
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 }
 var file_parley_topic_v1_topic_proto_depIdxs = []int32{
 	0,  // 0: parley.topic.v1.TopicConfig.semantics:type_name -> parley.topic.v1.Semantics
 	1,  // 1: parley.topic.v1.TopicConfig.completion_mode:type_name -> parley.topic.v1.CompletionMode
-	12, // 2: parley.topic.v1.TopicConfig.message_retention:type_name -> google.protobuf.Duration
-	12, // 3: parley.topic.v1.TopicConfig.max_retention:type_name -> google.protobuf.Duration
-	12, // 4: parley.topic.v1.TopicConfig.zero_subscription_retention:type_name -> google.protobuf.Duration
-	12, // 5: parley.topic.v1.TopicConfig.zombie_subscription_ttl:type_name -> google.protobuf.Duration
+	14, // 2: parley.topic.v1.TopicConfig.message_retention:type_name -> google.protobuf.Duration
+	14, // 3: parley.topic.v1.TopicConfig.max_retention:type_name -> google.protobuf.Duration
+	14, // 4: parley.topic.v1.TopicConfig.zero_subscription_retention:type_name -> google.protobuf.Duration
+	14, // 5: parley.topic.v1.TopicConfig.zombie_subscription_ttl:type_name -> google.protobuf.Duration
 	2,  // 6: parley.topic.v1.TopicConfig.source:type_name -> parley.topic.v1.Source
-	12, // 7: parley.topic.v1.TopicConfig.dead_retention:type_name -> google.protobuf.Duration
-	5,  // 8: parley.topic.v1.Topic.config:type_name -> parley.topic.v1.TopicConfig
-	13, // 9: parley.topic.v1.Topic.created_at:type_name -> google.protobuf.Timestamp
-	13, // 10: parley.topic.v1.Topic.updated_at:type_name -> google.protobuf.Timestamp
-	7,  // 11: parley.topic.v1.Topic.partitions:type_name -> parley.topic.v1.PartitionBounds
-	11, // 12: parley.topic.v1.TopicMessage.headers:type_name -> parley.topic.v1.TopicMessage.HeadersEntry
-	13, // 13: parley.topic.v1.TopicMessage.publish_time:type_name -> google.protobuf.Timestamp
-	12, // 14: parley.topic.v1.TopicMessage.ttl:type_name -> google.protobuf.Duration
-	13, // 15: parley.topic.v1.TopicMessage.expire_time:type_name -> google.protobuf.Timestamp
-	12, // 16: parley.topic.v1.TopicMessage.delay:type_name -> google.protobuf.Duration
-	13, // 17: parley.topic.v1.TopicMessage.deliver_time:type_name -> google.protobuf.Timestamp
-	8,  // 18: parley.topic.v1.StoredMessage.message:type_name -> parley.topic.v1.TopicMessage
-	4,  // 19: parley.topic.v1.Binding.role:type_name -> parley.topic.v1.Role
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	14, // 7: parley.topic.v1.TopicConfig.dead_retention:type_name -> google.protobuf.Duration
+	7,  // 8: parley.topic.v1.TopicConfig.schema:type_name -> parley.topic.v1.TopicSchema
+	5,  // 9: parley.topic.v1.TopicSchema.encoding:type_name -> parley.topic.v1.TopicSchema.Encoding
+	6,  // 10: parley.topic.v1.Topic.config:type_name -> parley.topic.v1.TopicConfig
+	15, // 11: parley.topic.v1.Topic.created_at:type_name -> google.protobuf.Timestamp
+	15, // 12: parley.topic.v1.Topic.updated_at:type_name -> google.protobuf.Timestamp
+	9,  // 13: parley.topic.v1.Topic.partitions:type_name -> parley.topic.v1.PartitionBounds
+	13, // 14: parley.topic.v1.TopicMessage.headers:type_name -> parley.topic.v1.TopicMessage.HeadersEntry
+	15, // 15: parley.topic.v1.TopicMessage.publish_time:type_name -> google.protobuf.Timestamp
+	14, // 16: parley.topic.v1.TopicMessage.ttl:type_name -> google.protobuf.Duration
+	15, // 17: parley.topic.v1.TopicMessage.expire_time:type_name -> google.protobuf.Timestamp
+	14, // 18: parley.topic.v1.TopicMessage.delay:type_name -> google.protobuf.Duration
+	15, // 19: parley.topic.v1.TopicMessage.deliver_time:type_name -> google.protobuf.Timestamp
+	10, // 20: parley.topic.v1.StoredMessage.message:type_name -> parley.topic.v1.TopicMessage
+	4,  // 21: parley.topic.v1.Binding.role:type_name -> parley.topic.v1.Role
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_parley_topic_v1_topic_proto_init() }
@@ -1134,8 +1292,8 @@ func file_parley_topic_v1_topic_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_topic_v1_topic_proto_rawDesc), len(file_parley_topic_v1_topic_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   7,
+			NumEnums:      6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -283,7 +283,8 @@ func (s *DeadLetterStore) taker(l DeadLetter) *storage.Topic {
 
 // Redrive gives a message to the group that gave it up, and to no other one, and returns
 // when that is durable. However often that is repeated, it is stored once. Its place in the
-// order of its key is behind what was published meanwhile; a parked message keeps its place.
+// order of its key is behind what was published meanwhile; a parked message keeps its place. The topic's
+// schema is not asked: the topic took the message once, and its payload did not change.
 // Error: ErrDeadLetterGone.
 func (s *DeadLetterStore) Redrive(ctx context.Context, l DeadLetter) error {
 	t := s.taker(l)
@@ -308,7 +309,7 @@ func (s *DeadLetterStore) Redrive(ctx context.Context, l DeadLetter) error {
 	_, err = s.engine.Publisher.Append(ctx, to, []commitlog.Append{{
 		Partition: to.Parts[n].Address, Messages: []*topicv1.TopicMessage{l.back()},
 		Producer: commitlog.Redriven(l.Group, fmt.Sprintf("%d/%s", l.Number, l.Place.ID())),
-	}}, false)
+	}}, nil)
 	return err
 }
 

@@ -55,14 +55,14 @@ func (b *deadLetterWriter) some(ctx context.Context, list []machine.Undeliverabl
 	if len(appends) == 0 {
 		return n, nil
 	}
-	_, err = b.jobs.engine.Publisher.Append(ctx, b.to, appends, false)
+	_, err = b.jobs.engine.Publisher.Append(ctx, b.to, appends, nil)
 	if r, ok := refusal.Of(err); ok && r.Reason == refusal.ProducerNumberTooOld {
 		if len(appends) > 1 {
 			b.single = true
 			return 0, nil
 		}
 		appends[0].Producer = commitlog.Producer{} // many positions later: a repetition is not seen any more
-		_, err = b.jobs.engine.Publisher.Append(ctx, b.to, appends, false)
+		_, err = b.jobs.engine.Publisher.Append(ctx, b.to, appends, nil)
 	}
 	if err != nil {
 		return 0, err

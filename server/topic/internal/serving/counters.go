@@ -11,6 +11,7 @@ type Counters struct {
 	Published        atomic.Int64 // messages
 	Blocked          atomic.Int64 // publishes refused without an active subscription
 	Full             atomic.Int64 // publishes refused because the topic or the disk is full
+	Mismatched       atomic.Int64 // publishes refused by the topic's schema
 	Unsubscribed     atomic.Int64 // publishes stored without an active subscription
 	Died             atomic.Int64 // groups
 	Released         atomic.Int64 // messages that groups held when they died or were cancelled

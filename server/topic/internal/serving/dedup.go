@@ -272,12 +272,14 @@ var errManyIDs = refusal.New(refusal.TooMany, "more messages with a deduplicatio
 
 // Publish is Append that returns where each message of each batch stands. A message whose id is known is not stored
 // again.
-func (p *Publisher) Publish(ctx context.Context, l *OpenTopic, appends []commitlog.Append) ([][]Placed, error) {
+func (p *Publisher) Publish(
+	ctx context.Context, l *OpenTopic, appends []commitlog.Append, terms *Terms,
+) ([][]Placed, error) {
 	hasID := func(m *commitlog.Message) bool { return m.GetDeduplicationId() != "" }
 	if slices.ContainsFunc(appends, func(a commitlog.Append) bool { return slices.ContainsFunc(a.Messages, hasID) }) {
-		return p.publishIDs(ctx, l, appends)
+		return p.publishIDs(ctx, l, appends, terms)
 	}
-	done, err := p.Append(ctx, l, appends, true)
+	done, err := p.Append(ctx, l, appends, terms)
 	if err != nil {
 		return nil, err
 	}
@@ -291,7 +293,9 @@ func (p *Publisher) Publish(ctx context.Context, l *OpenTopic, appends []commitl
 	return places, nil
 }
 
-func (p *Publisher) publishIDs(ctx context.Context, l *OpenTopic, appends []commitlog.Append) ([][]Placed, error) {
+func (p *Publisher) publishIDs(
+	ctx context.Context, l *OpenTopic, appends []commitlog.Append, terms *Terms,
+) ([][]Placed, error) {
 	c := &claim{ended: make(chan struct{})}
 	defer c.end()
 	copies, own := make([][]*identified, len(appends)), make([][]*identified, len(appends))
@@ -324,8 +328,8 @@ func (p *Publisher) publishIDs(ctx context.Context, l *OpenTopic, appends []comm
 	if len(rest) > 0 {
 		var err error
 		// The ids stay claimed until it is certain what became of their messages.
-		if done, err = p.Append(context.WithoutCancel(ctx), l, rest, true); err != nil {
-			if !errors.As(err, new(*refusal.Error)) {
+		if done, err = p.Append(context.WithoutCancel(ctx), l, rest, terms); err != nil {
+			if !errors.As(err, new(*refusal.Error)) && !errors.Is(err, ErrSchemaChanged) {
 				for _, a := range rest {
 					l.Parts[a.Partition.Number].ids.forget() // perhaps they are stored: the log says it
 				}

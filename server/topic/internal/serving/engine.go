@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/topic/internal/machine"
@@ -95,15 +94,15 @@ func (e *Engine) Stored(ctx context.Context, l *OpenTopic, group string) error {
 // CreateTopic makes a topic. Only operators make topics of chats. admin, if not empty, is the
 // topic's first administrator.
 func (e *Engine) CreateTopic(
-	ctx context.Context, name string, config *topicv1.TopicConfig, p topicv1.Preset, operator bool, admin string,
+	ctx context.Context, name string, set storage.Settings, operator bool, admin string,
 ) (*storage.Topic, bool, error) {
 	if err := storage.CheckTopicName(name); err != nil {
 		return nil, false, err
 	}
-	if err := e.Sources.Check(ctx, operator, name, config); err != nil {
+	if err := e.Sources.Check(ctx, operator, name, set.Config); err != nil {
 		return nil, false, err
 	}
-	return e.Catalog.Create(ctx, name, config, p, admin)
+	return e.Catalog.Create(ctx, name, set, admin)
 }
 
 // FinishRemoval removes a topic that is marked, unless that has been done.
@@ -187,7 +186,7 @@ func (e *Engine) OpenDeadLetters(ctx context.Context, l *OpenTopic) (*OpenTopic,
 			return nil, err
 		}
 		var created bool
-		if t, created, err = e.CreateTopic(ctx, name, config, 0, true, ""); err != nil {
+		if t, created, err = e.CreateTopic(ctx, name, storage.Settings{Config: config}, true, ""); err != nil {
 			return nil, err
 		}
 		if created {

@@ -66,12 +66,22 @@ func Distribute(l *OpenTopic, r *topicv1.PublishRequest) ([]commitlog.Append, []
 	return appends, places
 }
 
-// Append stores batches, and lets the groups have them. block: only if the topic takes them
-// without an active subscription, or has one.
+// Terms are what must hold when the messages of a publisher get their positions.
+type Terms struct {
+	// Schema is that of the topic, by which the messages were checked. If the topic has another one
+	// by then, which may be the same again, ErrSchemaChanged says so, and nothing is stored.
+	Schema *topicv1.TopicSchema
+}
+
+// ErrSchemaChanged says that messages were checked by a schema that the topic no longer has.
+var ErrSchemaChanged = errors.New("serving: the topic's schema was changed")
+
+// Append stores batches, and lets the groups have them. With terms the topic takes them only if it has
+// an active subscription, or needs none; what the server stores itself has no terms.
 func (p *Publisher) Append(
-	ctx context.Context, l *OpenTopic, appends []commitlog.Append, block bool,
+	ctx context.Context, l *OpenTopic, appends []commitlog.Append, terms *Terms,
 ) ([]commitlog.Appended, error) {
-	pending, began, err := p.begin(ctx, l, appends, block)
+	pending, began, err := p.begin(ctx, l, appends, terms)
 	if err == nil {
 		// What has its positions will be durable, whether or not the caller waits.
 		if err = pending.Wait(context.WithoutCancel(ctx)); err != nil {
@@ -123,7 +133,7 @@ var errReuse = refusal.New(refusal.ProducerNumberReused,
 // subscription does not wait for the disk, and comes behind them. A log whose messages have no
 // positions before they are durable returns from Begin only then.
 func (p *Publisher) begin(
-	ctx context.Context, l *OpenTopic, appends []commitlog.Append, block bool,
+	ctx context.Context, l *OpenTopic, appends []commitlog.Append, terms *Terms,
 ) (pending *commitlog.Pending, began time.Time, err error) {
 	t := l.Topic
 	defer t.Reading().End()
@@ -131,8 +141,11 @@ func (p *Publisher) begin(
 	if v.Deleting {
 		return nil, began, refusal.Forbidden(t.Name)
 	}
+	if terms != nil && terms.Schema != v.Config.GetSchema() {
+		return nil, began, ErrSchemaChanged
+	}
 	if active := t.Active(); active == 0 && v.Config.GetSemantics() == storage.PubSub {
-		if block && v.Config.GetBlockWritesOnZeroSubscriptions() {
+		if terms != nil && v.Config.GetBlockWritesOnZeroSubscriptions() {
 			p.engine.Counters.Blocked.Add(1)
 			return nil, began, refusal.New(refusal.NoSubscriptions,
 				"Topic '%s' has zero ACTIVE subscriptions and blocks writes", t.Name)

@@ -51,16 +51,8 @@ func (p *Publisher) Admit(ctx context.Context, l *OpenTopic, appends []commitlog
 	if full == nil || err != nil {
 		return err
 	}
-	if producer := appends[0].Producer; producer.ID != "" {
-		known, err := p.engine.Log.Remembered(ctx, appends[0].Partition, producer.ID)
-		if err != nil {
-			return err
-		}
-		for _, x := range known {
-			if x.Number == producer.Number {
-				return nil
-			}
-		}
+	if known, err := p.Remembers(ctx, appends); known || err != nil {
+		return err
 	}
 	if full.Reason != refusal.TooMany {
 		p.engine.Counters.Full.Add(1)
@@ -85,6 +77,21 @@ func (p *Publisher) waiting(l *OpenTopic, appends []commitlog.Append) *refusal.E
 		}
 	}
 	return nil
+}
+
+// Remembers reports whether the topic remembers the number of a request, which then stores nothing.
+func (p *Publisher) Remembers(ctx context.Context, appends []commitlog.Append) (bool, error) {
+	producer := appends[0].Producer
+	if producer.ID == "" {
+		return false, nil
+	}
+	known, err := p.engine.Log.Remembered(ctx, appends[0].Partition, producer.ID)
+	for _, x := range known {
+		if x.Number == producer.Number {
+			return true, err
+		}
+	}
+	return false, err
 }
 
 // full says why a publish of so many bytes has no room; nil if it has.

@@ -60,6 +60,9 @@ func Effects(was, will *topicv1.TopicConfig, queue bool) (list []string) {
 			say("messages are taken also while no subscription is active")
 		}
 	}
+	if text := schemaEffect(was.GetSchema(), will.GetSchema()); text != "" {
+		say("%s", text)
+	}
 	return list
 }
 

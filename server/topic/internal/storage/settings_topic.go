@@ -143,6 +143,10 @@ func TopicConfig(old, change *topicv1.TopicConfig, p topicv1.Preset) (*topicv1.T
 	if n := next.GetPartitions(); n < 1 || n > MaxPartitions {
 		return nil, nil, refusal.New(refusal.InvalidArgument, "partitions must be 1 to %d", MaxPartitions)
 	}
+	if next.GetSchema() != nil && (OfChats(next) || Shared(next)) {
+		return nil, nil, refusal.New(refusal.InvalidArgument,
+			"a topic with a source has no schema: others write to it, and the server does not check what they write")
+	}
 	var warnings []string
 	most := next.GetMaxRetention().AsDuration()
 	if next.GetMessageRetention().AsDuration() > most {
@@ -210,6 +214,12 @@ func overlay(c, with *topicv1.TopicConfig) {
 	}
 	if with.DeadRetentionBytes != nil {
 		c.DeadRetentionBytes = proto.Int64(with.GetDeadRetentionBytes())
+	}
+	if with.GetSchema() != nil {
+		c.Schema = with.GetSchema()
+	}
+	if c.GetSchema().GetId() == 0 { // none, or to be removed
+		c.Schema = nil
 	}
 }
 

@@ -15,11 +15,18 @@ import (
 // maxTopicsOf is how many topics of a catalogue one principal may have made.
 const maxTopicsOf = 1000
 
+// Settings are those of a topic, to be stored.
+type Settings struct {
+	Config *topicv1.TopicConfig
+	Preset topicv1.Preset
+	With   []store.Write // in the same plan, all or nothing
+}
+
 // Create makes a topic, with a number that no topic had. admin, if not empty, is its
 // first administrator, and counts as its maker. If there is a topic of that name meanwhile it is returned, and
 // created is false.
 func (c *Catalog) Create(
-	ctx context.Context, name string, config *topicv1.TopicConfig, p topicv1.Preset, admin string,
+	ctx context.Context, name string, set Settings, admin string,
 ) (t *Topic, created bool, err error) {
 	c.create.Lock()
 	defer c.create.Unlock()
@@ -39,18 +46,18 @@ func (c *Catalog) Create(
 	}
 	made := it.Get(table.AttrTopicNumber).Int64() + 1
 	now := c.clock().Truncate(1e6)
-	v := &View{Config: config, Preset: p, Version: 1, CreatedAt: now, UpdatedAt: now, CreatedBy: admin,
+	v := &View{Config: set.Config, Preset: set.Preset, Version: 1, CreatedAt: now, UpdatedAt: now, CreatedBy: admin,
 		Bindings: map[string]Binding{}}
 	t = &Topic{Name: name, Number: c.slot.TopicNumber(made), subs: map[string]*Subscription{}}
 	put, err := t.put(v, store.Absent())
 	if err != nil {
 		return nil, false, err
 	}
-	writes := []store.Write{put, {
+	writes := append(slices.Clone(set.With), put, store.Write{
 		Op: store.OpUpdate, Key: c.counters, Name: "number",
 		Cond:   store.Exists().Eq(table.AttrEpoch, store.Int(c.epoch)),
 		Update: store.Update{Set: []store.Attr{{Name: table.AttrTopicNumber, Value: store.Int(made)}}},
-	}}
+	})
 	if c.slot.Of > 0 {
 		writes = append(writes, c.list(t))
 	}
@@ -92,8 +99,11 @@ func (t *Topic) put(v *View, cond store.Condition) (store.Write, error) {
 }
 
 // Configure changes a topic's settings.
-func (c *Catalog) Configure(ctx context.Context, t *Topic, config *topicv1.TopicConfig, p topicv1.Preset) error {
-	return c.change(ctx, t, false, func(v *View) { v.Config, v.Preset, v.UpdatedAt = config, p, c.clock().Truncate(1e6) })
+func (c *Catalog) Configure(ctx context.Context, t *Topic, set Settings) error {
+	more := append(slices.Clone(set.With), t.releases(t.View().Config.GetSchema(), set.Config.GetSchema())...)
+	return c.change(ctx, t, false, func(v *View) {
+		v.Config, v.Preset, v.UpdatedAt = set.Config, set.Preset, c.clock().Truncate(1e6)
+	}, more...)
 }
 
 // Deleting marks a topic as being removed, for good. From then on, also after a crash,
@@ -102,7 +112,7 @@ func (c *Catalog) Deleting(ctx context.Context, t *Topic) error {
 	return c.change(ctx, t, true, func(v *View) { v.Deleting = true })
 }
 
-func (c *Catalog) change(ctx context.Context, t *Topic, frees bool, edit func(*View)) error {
+func (c *Catalog) change(ctx context.Context, t *Topic, frees bool, edit func(*View), more ...store.Write) error {
 	old := t.View()
 	v := *old
 	v.Version++
@@ -112,7 +122,7 @@ func (c *Catalog) change(ctx context.Context, t *Topic, frees bool, edit func(*V
 		return err
 	}
 	put.Frees = frees
-	if err := c.transact(ctx, put); err != nil {
+	if err := c.transact(ctx, append(more, put)...); err != nil {
 		return err
 	}
 	t.view.Store(&v)
@@ -130,6 +140,12 @@ func (c *Catalog) Remove(ctx context.Context, t *Topic) error {
 	own := table.TopicKey(t.Name)
 	if err := c.deleteAll(ctx, store.Query{Table: store.Topics, PK: t.Name}, &own); err != nil {
 		return err
+	}
+	// What is left after a crash is removed again, from the topic's row: schemas before it.
+	if schemas := t.releases(t.View().Config.GetSchema(), nil); len(schemas) > 0 {
+		if err := c.store.BatchWrite(ctx, schemas); err != nil {
+			return err
+		}
 	}
 	last := []store.Write{{Op: store.OpDelete, Key: own}}
 	if c.slot.Of > 0 {

@@ -122,6 +122,15 @@ export declare type TopicConfig = Message<"parley.topic.v1.TopicConfig"> & {
    * @generated from field: optional int64 dead_retention_bytes = 13;
    */
   deadRetentionBytes?: bigint | undefined;
+
+  /**
+   * The schema that each published payload must have; none by default. A schema without an id removes
+   * the topic's. It cannot be set of a topic with a source, because the server does not see what
+   * others write there.
+   *
+   * @generated from field: parley.topic.v1.TopicSchema schema = 14;
+   */
+  schema?: TopicSchema | undefined;
 };
 
 /**
@@ -129,6 +138,86 @@ export declare type TopicConfig = Message<"parley.topic.v1.TopicConfig"> & {
  * Use `create(TopicConfigSchema)` to create a new message.
  */
 export declare const TopicConfigSchema: GenMessage<TopicConfig>;
+
+/**
+ * TopicSchema is the schema of a topic's payloads. A change of it is judged as a change of an event's
+ * schema at the level FULL, against all schemas that the topic has had since it has one
+ * (SCHEMA_INCOMPATIBLE): whoever reads one of them reads the messages of all. Messages from before the
+ * first one were not checked.
+ *
+ * @generated from message parley.topic.v1.TopicSchema
+ */
+export declare type TopicSchema = Message<"parley.topic.v1.TopicSchema"> & {
+  /**
+   * Id of the schema in the registry of this installation. 0 removes the topic's schema, and forgets those
+   * that the topic has had.
+   *
+   * @generated from field: int32 id = 1;
+   */
+  id: number;
+
+  /**
+   * Full name of the message; by default the topic's, or of a topic without a schema the first message of
+   * the file. It cannot be changed.
+   *
+   * @generated from field: string message = 2;
+   */
+  message: string;
+
+  /**
+   * How payloads are written. It cannot be changed.
+   *
+   * @generated from field: parley.topic.v1.TopicSchema.Encoding encoding = 3;
+   */
+  encoding: TopicSchema_Encoding;
+
+  /**
+   * Ids that the topic has had before, oldest first; set by the server. With 32 of them, the schema
+   * cannot be changed any more (TOO_MANY): remove it first.
+   *
+   * @generated from field: repeated int32 earlier_ids = 4;
+   */
+  earlierIds: number[];
+};
+
+/**
+ * Describes the message parley.topic.v1.TopicSchema.
+ * Use `create(TopicSchemaSchema)` to create a new message.
+ */
+export declare const TopicSchemaSchema: GenMessage<TopicSchema>;
+
+/**
+ * Encoding is how a payload is written.
+ *
+ * @generated from enum parley.topic.v1.TopicSchema.Encoding
+ */
+export enum TopicSchema_Encoding {
+  /**
+   * The default: that of the topic, BINARY of one without a schema.
+   *
+   * @generated from enum value: ENCODING_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * Protobuf's encoding, without a prefix. Unknown fields are refused.
+   *
+   * @generated from enum value: ENCODING_BINARY = 1;
+   */
+  BINARY = 1,
+
+  /**
+   * ProtoJSON. Unknown fields are refused.
+   *
+   * @generated from enum value: ENCODING_JSON = 2;
+   */
+  JSON = 2,
+}
+
+/**
+ * Describes the enum parley.topic.v1.TopicSchema.Encoding.
+ */
+export declare const TopicSchema_EncodingSchema: GenEnum<TopicSchema_Encoding>;
 
 /**
  * Topic is a durable log of messages.
@@ -195,9 +284,9 @@ export declare type Topic = Message<"parley.topic.v1.Topic"> & {
 
 /**
  * Describes the message parley.topic.v1.Topic.
- * Use `create(TopicSchema)` to create a new message.
+ * Use `create(TopicSchema$)` to create a new message.
  */
-export declare const TopicSchema: GenMessage<Topic>;
+export declare const TopicSchema$: GenMessage<Topic>;
 
 /**
  * PartitionBounds says which messages a partition has.
