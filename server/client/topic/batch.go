@@ -68,13 +68,19 @@ func (b *buffer) take() *request {
 	if n == 0 {
 		return nil
 	}
-	r := &request{entries: b.waiting[:n:n]}
-	if !r.entries[0].hasID() {
-		r.number = b.number
-		b.number++
-	}
+	r := b.numbered(b.waiting[:n:n])
 	if b.waiting = b.waiting[n:]; len(b.waiting) == 0 {
 		b.waiting = nil // so that the array goes
+	}
+	return r
+}
+
+// numbered makes a request, with the next number unless its messages have ids.
+func (b *buffer) numbered(entries []*entry) *request {
+	r := &request{entries: entries}
+	if !entries[0].hasID() {
+		r.number = b.number
+		b.number++
 	}
 	return r
 }

@@ -54,6 +54,8 @@ type fake struct {
 	// call cut after it was done.
 	before func(call string) error
 	lost   func(call string) bool
+	// mismatch, if given, says of a message that it is not as the topic's schema says.
+	mismatch func(*topic.Message) bool
 }
 
 // numberOf is a number of a producer.
@@ -181,6 +183,9 @@ func (f *fake) ackedCount() int { return get(f, func() int { return len(f.acked)
 
 func (f *fake) Publish(_ context.Context, req *topicv1.PublishRequest) (*topicv1.PublishResponse, error) {
 	res := &topicv1.PublishResponse{}
+	if f.mismatch != nil && slices.ContainsFunc(req.GetMessages(), f.mismatch) {
+		return nil, refuse(connect.CodeInvalidArgument, "SCHEMA_MISMATCH")
+	}
 	f.do(func() {
 		of := numberOf{req.GetProducer().GetId(), req.GetProducer().GetNumber()}
 		base, replayed := f.numbers[of]

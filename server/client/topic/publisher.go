@@ -197,12 +197,36 @@ func (p *Publisher) run(ctx context.Context) {
 			}
 			continue
 		}
-		r.answer(p.send(ctx, r))
+		p.deliver(ctx, r)
 		p.mu.Lock()
 		p.buffer.release(r)
 		p.announce()
 		p.mu.Unlock()
 	}
+}
+
+// forOne reports whether a request is refused for one of its messages, which is not as the topic's schema says, or
+// whose id another message has. None of them is stored.
+func forOne(err error) bool {
+	return Reason(err) == "SCHEMA_MISMATCH" || Reason(err) == "DEDUPLICATION_ID_REUSED"
+}
+
+// deliver sends a request and answers its messages. They may be of callers that know nothing of each
+// other, so of a request that is refused for one of them the halves are sent, one after the other, until
+// that message is alone. The first half has the number of the whole: should an earlier try be stored after
+// all, it is refused, and not stored twice.
+func (p *Publisher) deliver(ctx context.Context, r *request) {
+	results, err := p.send(ctx, r)
+	if len(r.entries) == 1 || !forOne(err) {
+		r.answer(results, err)
+		return
+	}
+	half := len(r.entries) / 2
+	p.deliver(ctx, &request{r.number, r.entries[:half]})
+	p.mu.Lock()
+	rest := p.buffer.numbered(r.entries[half:])
+	p.mu.Unlock()
+	p.deliver(ctx, rest)
 }
 
 // send repeats a request until it is answered.

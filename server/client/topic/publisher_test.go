@@ -143,6 +143,45 @@ func TestPublishIsRefused(t *testing.T) {
 	testkit.Equal(t, "stored", get(f, func() int { return len(f.messages) }), 1)
 }
 
+// A message that the topic's schema refuses is refused alone: what went with it in a request is stored,
+// once and in order, also if answers are lost.
+func TestPublishOfAMismatch(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, false)
+	bad := func(i int) bool { return i%97 == 5 || i > 900 && i < 910 }
+	f.mismatch = func(m *topic.Message) bool { return strings.HasPrefix(string(m.GetPayload()), "bad") }
+	random := rand.New(rand.NewPCG(2, 2))
+	f.lost = func(procedure string) bool { return strings.HasSuffix(procedure, "/Publish") && random.IntN(10) == 0 }
+	p := newPublisher(t, f, topic.PublisherConfig{})
+	const n = 1500
+	var done sync.WaitGroup
+	done.Add(n)
+	for i := range n {
+		m := &topic.Message{Payload: fmt.Append(nil, i)}
+		if bad(i) {
+			m.Payload = append([]byte("bad "), m.Payload...)
+		}
+		testkit.Must(t, p.Enqueue(t.Context(), m, func(_ *topic.Result, err error) {
+			defer done.Done()
+			if bad(i) && topic.Reason(err) != "SCHEMA_MISMATCH" || !bad(i) && err != nil {
+				t.Errorf("message %d: %v", i, err)
+			}
+		}))
+	}
+	done.Wait()
+	at := 0
+	for i := range n {
+		if bad(i) {
+			continue
+		}
+		if got := get(f, func() string { return string(f.messages[at].GetPayload()) }); got != fmt.Sprint(i) {
+			t.Fatalf("message %d of the topic is %s, want %d", at, got, i)
+		}
+		at++
+	}
+	testkit.Equal(t, "stored", get(f, func() int { return len(f.messages) }), at)
+}
+
 // Publishers with one name never share numbers: not after a restart, and not at the same time. Each
 // message is stored once, and the answer says so.
 func TestPublishersShareAName(t *testing.T) {
