@@ -331,6 +331,7 @@ var bounds = []bound{
 			"workers/consume", "workers/deadletter", "workers/deadletter/letter", "workers/projection"},
 		"a read model knows events and rows",
 	},
+	{"server/egress", []string{"server/loopback"}, "what may be reached knows nothing of what is sent there"},
 	{"server/lease", []string{"server/store", "server/store/table"}, "leases know nothing of what is leased"},
 	{
 		"workers/eventquery", []string{"server/check/derive", "server/event", "server/store", "server/store/outbox",

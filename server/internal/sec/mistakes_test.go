@@ -158,6 +158,14 @@ var mistakes = []mistake{
 `, more: [2]string{`	keyed, err := applyIdempotencyKey(msg.ProtoReflect(), header)`,
 			`	i.log.Info("checked", "message", msg)
 	keyed, err := applyIdempotencyKey(msg.ProtoReflect(), header)`}},
+	{name: "a webhook's address is checked by its URL alone", file: "server/egress/guard.go", in: "server/egress",
+		fails: "TestSec_S_48",
+		from:  `case named:`, to: `case named, at.IsValid():`},
+	{name: "an address that NAT64 leads to does not matter", file: "server/egress/addresses.go", in: "server/egress",
+		fails: "TestSec_S_48",
+		from:  `return public(netip.AddrFrom4([4]byte(b[12:])))`, to: `return true`, more: [2]string{`b := a.As16()`, ``}},
+	{name: "6to4 is public", file: "server/egress/addresses.go", in: "server/egress", fails: "TestSec_S_48",
+		from: `"2002::/16", `, to: ``},
 }
 
 // text returns a mistake's file with the mistake in it.

@@ -55,6 +55,7 @@ func imports(f *ast.File, path string) bool {
 // outgoing are the files that send requests by HTTP, each with where to: an address that a setting or
 // a row of this installation names, never what a user sent.
 var outgoing = map[string]string{
+	"server/egress/guard.go":                                "what users choose, through the guard itself",
 	"server/client/client.go":                               "the server that a client is set up with",
 	"server/client/tail/tail.go":                            "the server that a client is set up with",
 	"server/client/topic/topic.go":                          "the server that a client is set up with",
