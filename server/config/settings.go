@@ -29,6 +29,7 @@ type Settings struct {
 	TopicCreators            []string // users who may make topics
 	TopicJobs                string   // schedule of the jobs on topics
 	TopicMaxBytes            uint64   // of the messages of a topic; 0 for the default
+	TopicPushAllow           []string // hosts and networks that webhooks may lead to, as package egress reads them
 	EventLogMegabytes        int      // cap of the embedded event log; 0: by the machine's memory
 	SearchTopics             string   // where search events go, as package search reads it
 	SearchAttempts           int      // of publishing a search event that is refused

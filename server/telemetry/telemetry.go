@@ -286,6 +286,8 @@ const (
 	GroupAcknowledged    = "parley_topics_group_acknowledged_total"
 	GroupLeasesExpired   = "parley_topics_group_leases_expired_total"
 	GroupDeadLettered    = "parley_topics_group_dead_lettered_total"
+	GroupPushFailing     = "parley_topics_group_push_failing"
+	GroupPushFailures    = "parley_topics_group_push_failures_total"
 	TopicLeasesOverdue   = "parley_topics_leases_overdue_total"
 	TopicOrphans         = "parley_topics_orphaned_cursors_total"
 	TopicDetectionFailed = "parley_topics_detection_failed_total"

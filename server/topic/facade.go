@@ -2,9 +2,11 @@ package topic
 
 import (
 	"context"
+	"time"
 
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/topic/internal/operations"
+	"github.com/parley-chat/parley/server/topic/internal/push"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 )
@@ -23,6 +25,8 @@ type (
 	GroupMetrics = serving.GroupMetrics
 	// GroupValues are metrics of a group, or of several.
 	GroupValues = serving.GroupValues
+	// PushSender sends messages to webhooks, for all services of a process.
+	PushSender = push.Sender
 	// Gauges are what a look at all topics found, for metrics.
 	Gauges = serving.Gauges
 	// BackfillCounters count what backfills did since the start, for metrics.
@@ -70,6 +74,9 @@ func SessionSlot(session string) (int, bool) { return storage.SessionSlot(sessio
 
 // NewSessions makes the places of the sessions of a process.
 func NewSessions() *Sessions { return serving.NewSessions() }
+
+// NewPushSender makes a PushSender that sends requests by d, for the most the guard of package egress.
+func NewPushSender(d push.Doer, clock func() time.Time) *PushSender { return push.NewSender(d, clock) }
 
 // NewGroupMetrics makes the metrics of the groups of a process.
 func NewGroupMetrics() *GroupMetrics { return serving.NewGroupMetrics() }

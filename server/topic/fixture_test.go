@@ -43,6 +43,7 @@ type fixture struct {
 	audit *lines
 	stop  func()
 	ends  error        // that the process ends with
+	hooks *hooks       // nil: nothing is pushed
 	ahead atomic.Int64 // of the clock of the service and its log, in ns
 }
 
@@ -91,7 +92,12 @@ func (x *fixture) start() {
 	if x.over != nil {
 		log = x.over(log)
 	}
+	var sender *PushSender
+	if x.hooks != nil {
+		sender = NewPushSender(x.hooks, clock)
+	}
 	s, err := New(x.t.Context(), Config{
+		Push:  sender,
 		Store: st, Log: log,
 		Clock:  clock,
 		Logger: slog.New(slog.NewTextHandler(x.logs, nil)),

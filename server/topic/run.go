@@ -8,6 +8,7 @@ import (
 
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Run does what is due until the context ends: it stores positions, detects dead groups,
@@ -31,6 +32,7 @@ func (s *Service) Run(ctx context.Context) error {
 	others.Go(func() { s.engine.Sources.Run(ctx, s.engine.Topics.OfChats, s.engine.Topics.Hold) })
 	others.Go(func() { s.engine.Backfills.Run(ctx) })
 	others.Go(func() { s.engine.Sweep.Run(ctx) })
+	others.Go(func() { s.push(ctx) })
 	others.Go(func() {
 		if err := s.engine.Sources.FollowLog(ctx, s.engine.Topics.Hold); err != nil {
 			cancel(fmt.Errorf("%w: %w", storage.ErrFenced, err))
@@ -46,7 +48,9 @@ func (s *Service) Run(ctx context.Context) error {
 	s.stopped = true
 	s.mu.Unlock()
 	for _, o := range s.sessionsOf("") {
-		o.End(serving.Draining)
+		if !o.pushes { // those that do end by themselves, after the requests that are under way
+			o.End(serving.Draining)
+		}
 	}
 	others.Wait()
 	stop() // the last positions are stored once nobody changes them
@@ -60,4 +64,20 @@ func (s *Service) Run(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// pushDrain is how long requests to webhooks may go on that are under way when the service ends: what
+// they are answered with is still acknowledged, and not sent again by another process.
+const pushDrain = callTime
+
+// push sends messages to webhooks until stop ends.
+func (s *Service) push(stop context.Context) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(stop))
+	defer cancel()
+	defer context.AfterFunc(stop, func() {
+		if wait.For(ctx, pushDrain) == nil {
+			cancel()
+		}
+	})()
+	s.pushes.run(ctx, stop)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/topic/internal/operations"
+	"github.com/parley-chat/parley/server/topic/internal/push"
 	"github.com/parley-chat/parley/server/topic/internal/schema"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
@@ -50,6 +51,8 @@ type Config struct {
 	Groups *serving.GroupMetrics
 	// Sessions, if given, are shared with other services of the process.
 	Sessions *serving.Places
+	// Push, if given, sends messages to webhooks, for all services of the process.
+	Push *push.Sender
 }
 
 // DefaultMaxBytes is a MaxBytes for a process that keeps the messages itself.
@@ -70,6 +73,7 @@ type Service struct {
 	schemas   *schema.Schemas
 	jobs      *operations.Jobs
 	operators *operations.Admin
+	pushes    *pushes
 
 	mu       sync.Mutex
 	sessions map[string]*Session // by id
@@ -100,6 +104,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		Engine: s.engine, Audit: cfg.Audit, Schedule: cfg.Jobs, EndSilent: s.endSilent,
 	})
 	s.operators = operations.NewAdmin(s.jobs)
+	s.pushes = newPushes(s)
 	for _, t := range c.Topics("", c.Count(), func(t *storage.Topic) bool { return t.View().Deleting }) {
 		if err := s.engine.FinishRemoval(ctx, t); err != nil {
 			return nil, err

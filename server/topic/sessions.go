@@ -38,12 +38,18 @@ type Session struct {
 	live     *serving.OpenTopic
 	caller   Caller
 	attached *topicv1.Attached
+	pushes   bool // to a webhook
 }
 
 // Attach attaches a member to a group and opens its session. A session that is polled
 // ends when it is not called for three intervals, see Attached; another one lives until
-// Detach or End. Attaching is a heartbeat: it revives a dead group.
+// Detach or End. Attaching is a heartbeat: it revives a dead group. A group with a webhook has the server
+// as its only member.
 func (s *Service) Attach(ctx context.Context, c Caller, a *topicv1.Attach, polled bool) (*Session, error) {
+	return s.attach(ctx, c, a, polled, false)
+}
+
+func (s *Service) attach(ctx context.Context, c Caller, a *topicv1.Attach, polled, pushes bool) (*Session, error) {
 	name := a.GetGroup()
 	if name == "" {
 		name = storage.QueueGroup
@@ -61,8 +67,12 @@ func (s *Service) Attach(ctx context.Context, c Caller, a *topicv1.Attach, polle
 	defer l.Release()
 	defer reading.End()
 	g := l.Group(name)
-	if g == nil {
+	switch {
+	case g == nil:
 		return nil, refusal.New(refusal.SubscriptionGone, "the subscription of %q has ended", name)
+	case !pushes && sub.Config.GetPush() != nil:
+		return nil, refusal.New(refusal.GroupPushed, "the messages of group %.255q go to a webhook: "+
+			"remove push from the subscription to consume them, or subscribe another group", name)
 	}
 	o := options(c, a, polled)
 	o.ID = s.engine.Catalog.SessionPrefix() + rand.Text()
@@ -80,7 +90,7 @@ func (s *Service) Attach(ctx context.Context, c Caller, a *topicv1.Attach, polle
 	}
 	l.Track(g)
 	o = in.Options()
-	open := &Session{Session: in, service: s, live: l, caller: c}
+	open := &Session{Session: in, service: s, live: l, caller: c, pushes: pushes}
 	interval := min(aliveEvery, sub.Config.GetHeartbeatInterval().AsDuration())
 	open.attached = &topicv1.Attached{
 		Session: o.ID, Member: o.Member, Subscription: serving.ShowSubscription(l, sub,
@@ -98,7 +108,7 @@ func (s *Service) register(o *Session) {
 	s.sessions[o.ID()] = o
 	stopped := s.stopped
 	s.mu.Unlock()
-	if stopped {
+	if stopped && !o.pushes { // the worker ends its own
 		o.End(serving.Draining)
 	}
 	o.endUnlessAllowed()

@@ -2,8 +2,10 @@ package topic
 
 import (
 	"context"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
@@ -31,6 +33,12 @@ func (s *Service) CreateSubscription(
 		return nil, err
 	}
 	defer l.Release()
+	config, by, err := s.setsPush(c, r.GetConfig(), r.GetPushSecret())
+	if err != nil {
+		return nil, err
+	}
+	// Without the secret: the request is recorded.
+	r = &topicv1.CreateSubscriptionRequest{Topic: r.GetTopic(), Group: r.GetGroup(), Config: config}
 	answer := &topicv1.CreateSubscriptionResponse{}
 	err = s.audited(ctx, c, "CreateSubscription", r, func() error {
 		if err := s.engine.Sources.Follow(ctx, l); err != nil {
@@ -39,7 +47,8 @@ func (s *Service) CreateSubscription(
 		defer t.Changing().End()
 		sub := t.Subscription(r.GetGroup())
 		if sub == nil || sub.State == storage.Cancelled {
-			if answer.Warnings, err = s.engine.Subscriptions.Begin(ctx, l, r.GetGroup(), r.GetConfig()); err != nil {
+			answer.Warnings, answer.PushSecret, err = s.engine.Subscriptions.Begin(ctx, l, r.GetGroup(), config, by)
+			if err != nil {
 				return err
 			}
 			sub, answer.Created = t.Subscription(r.GetGroup()), true
@@ -47,11 +56,14 @@ func (s *Service) CreateSubscription(
 				"by", c.Principal)
 		}
 		answer.Subscription = serving.ShowSubscription(l, sub, true)
-		if !answer.GetCreated() && r.GetConfig() != nil {
-			answer.Differences, err = storage.Differences(sub.Config, r.GetConfig())
+		if !answer.GetCreated() && config != nil {
+			answer.Differences, err = storage.Differences(sub.Config, config)
 		}
 		return err
 	})
+	if err == nil && config.GetPush() != nil {
+		s.pushes.add(t.Name)
+	}
 	return answer, err
 }
 
@@ -72,13 +84,27 @@ func (s *Service) UpdateSubscription(
 		return nil, err
 	}
 	defer l.Release()
+	config, by, err := s.setsPush(c, r.GetConfig(), r.GetPushSecret())
+	if err != nil {
+		return nil, err
+	}
+	mask := r.GetUpdateMask()
+	if paths := mask.GetPaths(); by.Secret != "" && len(paths) > 0 && !slices.Contains(paths, "push") {
+		mask = &fieldmaskpb.FieldMask{Paths: append(slices.Clone(paths), "push")}
+	}
+	// Without the secret: the request is recorded.
+	r = &topicv1.UpdateSubscriptionRequest{Topic: r.GetTopic(), Group: r.GetGroup(), Config: config,
+		UpdateMask: mask, Etag: r.GetEtag()}
 	answer := &topicv1.UpdateSubscriptionResponse{}
 	err = s.audited(ctx, c, "UpdateSubscription", r, func() (err error) {
-		answer.Warnings, err = s.engine.Subscriptions.Update(ctx, l, r)
+		answer.Warnings, answer.PushSecret, err = s.engine.Subscriptions.Update(ctx, l, r, by)
 		return err
 	})
 	if err != nil {
 		return nil, err
+	}
+	if config.GetPush() != nil {
+		s.pushes.add(t.Name)
 	}
 	s.cfg.Logger.Info("subscription updated", "topic", t.Name, "group", r.GetGroup(), "by", c.Principal)
 	for _, o := range s.sessionsOf("") {

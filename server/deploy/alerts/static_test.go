@@ -146,6 +146,7 @@ func TestAlertsOnTopics(t *testing.T) {
 		"topic_detection_failed": {telemetry.TopicDetectionFailed, 0}, "topic_job_slow": {telemetry.TopicJobTime, 10},
 		"topic_overdue": {telemetry.TopicOverdue, 60}, "topic_full": {telemetry.TopicPublishesFull, 0},
 		"topic_leases_overdue": {telemetry.TopicLeasesOverdue, 0}, "topic_stalled": {telemetry.GroupStalled, 0},
+		"topic_push_failing":   {telemetry.GroupPushFailing, 0},
 		"topic_completion_lag": {telemetry.GroupOldest, 60}, "topic_tracking_entries": {telemetry.TopicTracked, 1e9},
 		"memory_used": {telemetry.MemoryUsed, 80}, "topic_zero_subscriptions": {telemetry.TopicUnsubscribed, 0},
 		"topic_backfill_failed": {telemetry.BackfillsFailed, 0}, "topic_log_refused": {telemetry.TopicLogRefused, 10},

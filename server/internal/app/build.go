@@ -17,6 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/egress"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/authapi"
 	"github.com/parley-chat/parley/server/internal/identityplane"
@@ -138,6 +139,7 @@ func (p *program) buildTopics(ctx context.Context) (err error) {
 	p.topics, err = topicrpc.NewModule(ctx, topicrpc.ModuleConfig{Backend: p.backend, Clock: p.cfg.clocks.Wall,
 		Logger:  p.log,
 		Metrics: p.metrics, Creators: p.cfg.TopicCreators, Jobs: p.cfg.TopicJobs, MaxBytes: int64(p.cfg.TopicMaxBytes),
+		Push:    egress.Config{Allow: p.cfg.pushAllow, Loopback: p.cfg.developing()},
 		Process: p.process, Slots: p.cfg.TopicSlots,
 		Replication: p.cfg.Kafka.Replication,
 		Revoked:     func(id topicrpc.Identity) bool { return p.gate.Refuses(consumerOf(id)) }, // made by buildIdentity

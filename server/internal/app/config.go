@@ -10,6 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/backend/clock"
 	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/config"
+	"github.com/parley-chat/parley/server/egress"
 	"github.com/parley-chat/parley/server/identity/issuer"
 	"github.com/parley-chat/parley/server/internal/identityplane"
 	"github.com/parley-chat/parley/server/internal/topicrpc"
@@ -38,6 +39,7 @@ type Config struct {
 	searchTargets search.Targets // where search events go
 	limitTable    limit.Table    // how often what may be done
 	issuers       []issuer.Trust // of tokens that sign people in
+	pushAllow     egress.Allowed // by webhooks of topics
 }
 
 func (c Config) distributed() bool { return c.Backend.Distributed != nil }
@@ -50,6 +52,9 @@ func newConfig(s config.Settings) (Config, error) {
 		return c, err
 	}
 	var err error
+	if c.pushAllow, err = egress.ParseAllowed(s.TopicPushAllow); err != nil {
+		return c, fmt.Errorf("topic-push-allow: %w", err)
+	}
 	if c.searchTargets, err = searchTargets(s.SearchTopics); err != nil {
 		return c, err
 	}

@@ -130,6 +130,8 @@ var shown = []struct {
 	{"parley_topics_group_acknowledged_total", "counter", "group topic", embedded | server},
 	{"parley_topics_group_leases_expired_total", "counter", "group topic", embedded | server},
 	{"parley_topics_group_dead_lettered_total", "counter", "group topic", embedded | server},
+	{"parley_topics_group_push_failing", "gauge", "group topic", embedded | server},
+	{"parley_topics_group_push_failures_total", "counter", "group topic", embedded | server},
 	{"parley_topics_leases_overdue_total", "counter", "", embedded | server},
 	{"parley_topics_orphaned_cursors_total", "counter", "", embedded | server},
 	{"parley_topics_detection_failed_total", "counter", "", embedded | server},

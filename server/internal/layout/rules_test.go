@@ -332,6 +332,10 @@ var bounds = []bound{
 		"a read model knows events and rows",
 	},
 	{"server/egress", []string{"server/loopback"}, "what may be reached knows nothing of what is sent there"},
+	{
+		"server/topic/internal/push", []string{"server/egress", "server/topic/internal/serving", "server/wait", "gen/..."},
+		"a webhook is a member of a group: it knows sessions, and neither rows nor rights",
+	},
 	{"server/lease", []string{"server/store", "server/store/table"}, "leases know nothing of what is leased"},
 	{
 		"workers/eventquery", []string{"server/check/derive", "server/event", "server/store", "server/store/outbox",

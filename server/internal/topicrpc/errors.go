@@ -40,6 +40,7 @@ var table = map[refusal.Reason]row{
 	refusal.SubscriptionNotFound:  {code: connect.CodeNotFound},
 	refusal.InvalidTransition:     {code: connect.CodeFailedPrecondition},
 	refusal.MemberExists:          {code: connect.CodeAlreadyExists},
+	refusal.GroupPushed:           {code: connect.CodeFailedPrecondition},
 	refusal.SessionGone:           {code: connect.CodeNotFound},
 	refusal.ProducerNumberTooOld:  {code: connect.CodeFailedPrecondition},
 	refusal.ProducerNumberReused:  {code: connect.CodeFailedPrecondition},

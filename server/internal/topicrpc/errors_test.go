@@ -83,6 +83,7 @@ func TestEachReasonHasItsCode(t *testing.T) {
 		"INVALID_TRANSITION":      "failed_precondition",
 		"MEMBER_EXISTS":           "already_exists",
 		"SESSION_GONE":            "not_found",
+		"GROUP_PUSHED":            "failed_precondition",
 		"PRODUCER_NUMBER_TOO_OLD": "failed_precondition",
 		"PRODUCER_NUMBER_REUSED":  "failed_precondition",
 		"DEDUPLICATION_ID_REUSED": "failed_precondition",

@@ -160,10 +160,13 @@ func (p *Module) measureGroups() {
 		counter(telemetry.GroupAcknowledged, "Messages that members of the group acknowledged."),
 		counter(telemetry.GroupLeasesExpired, "Deliveries to members of the group whose lease ended."),
 		counter(telemetry.GroupDeadLettered, "Messages that the group gave up, and that went to the topic of dead letters."),
+		gauge(telemetry.GroupPushFailing, "1 if the server does not get the group's messages to their webhook."),
+		counter(telemetry.GroupPushFailures, "Requests to the group's webhook that failed."),
 	}, func(emit func(of []string, values ...float64)) {
 		for _, v := range p.groups.Values(p.cfg.Clock()) {
 			emit([]string{v.Topic, v.Group}, float64(v.Lag), v.Oldest.Seconds(), float64(v.Stalled), float64(v.Delivered),
-				float64(v.Redelivered), float64(v.Acknowledged), float64(v.LeasesExpired), float64(v.DeadLettered))
+				float64(v.Redelivered), float64(v.Acknowledged), float64(v.LeasesExpired), float64(v.DeadLettered),
+				float64(v.PushFailing), float64(v.PushFailures))
 		}
 	})
 }

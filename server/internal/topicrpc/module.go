@@ -13,6 +13,7 @@ import (
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/egress"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/topiclog"
@@ -32,9 +33,10 @@ type ModuleConfig struct {
 	Clock    func() time.Time
 	Logger   *slog.Logger
 	Metrics  *telemetry.Metrics
-	Creators []string // users who may make topics
-	Jobs     string   // schedule of the jobs
-	MaxBytes int64    // of the messages of a topic; 0: topic.DefaultMaxBytes where this process keeps them
+	Creators []string      // users who may make topics
+	Jobs     string        // schedule of the jobs
+	MaxBytes int64         // of the messages of a topic; 0: topic.DefaultMaxBytes where this process keeps them
+	Push     egress.Config // what webhooks may lead to
 	// Revoked says whether the access of a user was revoked by now.
 	Revoked func(Identity) bool
 
@@ -69,13 +71,16 @@ type Module struct {
 	sums         *sums
 	sessions     *topic.Sessions     // of all slots
 	groups       *topic.GroupMetrics // of all slots
+	guard        *egress.Guard       // on the way to webhooks
+	push         *topic.PushSender   // of all slots
 	logs         topicstore.Counters // of an installation of many servers
 }
 
 // NewModule makes a Module, and takes the topics over where the mode has them.
 func NewModule(ctx context.Context, cfg ModuleConfig) (_ *Module, err error) {
 	p := &Module{cfg: cfg, streams: NewStreams(cfg.Revoked), sums: newSums(), sessions: topic.NewSessions(),
-		groups: topic.NewGroupMetrics()}
+		groups: topic.NewGroupMetrics(), guard: egress.New(cfg.Push)}
+	p.push = topic.NewPushSender(p.guard, cfg.Clock)
 	b := cfg.Backend
 	if b.Logs == nil && b.KafkaAddr() == "" {
 		return p, nil
@@ -95,7 +100,7 @@ func NewModule(ctx context.Context, cfg ModuleConfig) (_ *Module, err error) {
 	p.service, err = topic.New(ctx, topic.Config{
 		Store: b.Store, Log: b.Logs, Logger: cfg.Logger, Clock: cfg.Clock,
 		Resident: topic.ResidentBytes(memory.Total()), Jobs: cfg.Jobs, Events: p.events,
-		Groups:   p.groups,
+		Groups: p.groups, Push: p.push,
 		MaxBytes: cmp.Or(cfg.MaxBytes, topic.DefaultMaxBytes), Audit: p.audit(audit.New(b.Store, cfg.Clock)),
 	})
 	if err != nil {
@@ -128,6 +133,7 @@ func (p *Module) ReadsEvents() bool { return p.events != nil && p.events.InUse()
 
 // Close ends what NewModule opened, once the services have ended.
 func (p *Module) Close() {
+	p.guard.Close()
 	if p.client != nil {
 		p.client.Close()
 	}

@@ -22,6 +22,7 @@ type Subscription struct {
 	Restarts     int64  // of its members since it last acknowledged anything
 	Gap          bool   // it began later than asked for
 	Backfill     string // JSON of the last one; empty: there was none
+	Push         string // JSON of what a webhook has beside its settings, secrets among it; empty: there is none
 }
 
 // SubscriptionKey is the key of a group's subscription.
@@ -34,7 +35,7 @@ func SubscribedGroup(k store.Key) (string, bool) { return strings.CutPrefix(k.SK
 
 // Item returns the row as an item.
 func (s Subscription) Item() store.Item {
-	a := make(attrs, 0, 11)
+	a := make(attrs, 0, 12)
 	a.optStr(AttrBackfill, s.Backfill)
 	a.str("config", s.Config)
 	a.optBool("gap", s.Gap)
@@ -42,6 +43,7 @@ func (s Subscription) Item() store.Item {
 	a.optInt("heartbeat_at", s.HeartbeatAt)
 	a.optInt("heartbeats", s.Heartbeats)
 	a.int("last_active_at", s.LastActiveAt)
+	a.optStr("push", s.Push)
 	a.optInt("restarts", s.Restarts)
 	a.str("state", s.State)
 	a.int("subscribed_at", s.SubscribedAt)
@@ -71,7 +73,7 @@ func SubscriptionFrom(it store.Item) Subscription {
 		Generation: num(it, AttrGeneration), State: str(it, "state"), Version: num(it, AttrVersion),
 		Config: str(it, "config"), SubscribedAt: num(it, "subscribed_at"), LastActiveAt: num(it, "last_active_at"),
 		HeartbeatAt: num(it, "heartbeat_at"), Heartbeats: num(it, "heartbeats"), Restarts: num(it, "restarts"),
-		Gap: it.Get("gap").True(), Backfill: str(it, AttrBackfill),
+		Gap: it.Get("gap").True(), Backfill: str(it, AttrBackfill), Push: str(it, "push"),
 	}
 }
 

@@ -25,6 +25,7 @@ const (
 	SubscriptionNotFound Reason = "SUBSCRIPTION_NOT_FOUND"
 	InvalidTransition    Reason = "INVALID_TRANSITION"
 	MemberExists         Reason = "MEMBER_EXISTS"
+	GroupPushed          Reason = "GROUP_PUSHED" // to a webhook: nothing attaches to it
 	SessionGone          Reason = "SESSION_GONE"
 	ProducerNumberTooOld Reason = "PRODUCER_NUMBER_TOO_OLD"
 	ProducerNumberReused Reason = "PRODUCER_NUMBER_REUSED" // for another request

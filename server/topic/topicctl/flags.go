@@ -175,7 +175,7 @@ var settingOfFlag = map[string]string{
 	"ordering": "ordering", "selection": "selection", "exhausted": "exhausted", "max-attempts": "retry.max_attempts",
 	"backoff": "retry.initial_backoff", "max-backoff": "retry.max_backoff", "lease": "retry.lease",
 	"heartbeat-interval": "heartbeat_interval", "heartbeat-timeout": "heartbeat_timeout",
-	"max-in-flight": "max_in_flight",
+	"max-in-flight": "max_in_flight", "push-url": "push", "push-secret-file": "push", "no-push": "push",
 }
 
 // changeableFlags declares what can be changed of a subscription.
@@ -193,5 +193,6 @@ func changeableFlags(fs *pflag.FlagSet, to *topicv1.SubscriptionConfig) {
 	durationFlag(fs, &to.Retry.Lease, "lease", "how long a member has for a message, 30s by default")
 	durationFlag(fs, &to.HeartbeatInterval, "heartbeat-interval", "how often members are heard from, 60s by default")
 	durationFlag(fs, &to.HeartbeatTimeout, "heartbeat-timeout", "after which silence the group is dead, 5m by default")
+	pushFlag(fs, &to.Push)
 	fs.Int32Var(&to.MaxInFlight, "max-in-flight", 0, "how many `messages` all members have in hand at most; default 0, no bound")
 }

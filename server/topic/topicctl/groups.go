@@ -53,21 +53,29 @@ func (c *call) subscription(group string) (*topicv1.GetSubscriptionResponse, err
 
 func (p *program) subscribe() *cobra.Command {
 	cfg := &topicv1.SubscriptionConfig{}
+	var secret string
 	return p.command(spec{
 		use: "subscribe TOPIC GROUP", short: "register a group, which receives from then on", args: 2,
 		long: `  server topics subscribe orders billing
   server topics subscribe orders audit --from earliest --backfill
   server topics subscribe orders ledger --ordering key --where region=eu,uk
+  server topics subscribe orders shop --push-url https://hooks.example.com/orders
 `,
-		flags: func(fs *pflag.FlagSet) { subscriptionFlags(fs, cfg) },
+		flags: func(fs *pflag.FlagSet) {
+			subscriptionFlags(fs, cfg)
+			secretFlag(fs, &secret)
+		},
 		run: func(c *call) error {
 			res, err := c.subscriptions().CreateSubscription(c.ctx,
-				&topicv1.CreateSubscriptionRequest{Topic: c.args[0], Group: c.args[1], Config: cfg})
+				&topicv1.CreateSubscriptionRequest{Topic: c.args[0], Group: c.args[1], Config: cfg, PushSecret: secret})
 			if err != nil || c.printJSON(res) {
 				return err
 			}
 			res.Subscription.Partitions = nil // it has just begun, or "groups" shows them
 			if err := c.printGroup(res.GetSubscription()); err != nil {
+				return err
+			}
+			if err := c.saySecret(res.GetPushSecret()); err != nil {
 				return err
 			}
 			if err := c.warn(res.GetWarnings()); err != nil || res.GetCreated() {
@@ -93,7 +101,7 @@ func (c *call) sayDifferences(list []*topicv1.SettingDifference) error {
 
 func (p *program) updateSubscription() *cobra.Command {
 	req := &topicv1.UpdateSubscriptionRequest{Config: &topicv1.SubscriptionConfig{}}
-	var noFilter bool
+	var noFilter, noPush bool
 	var fs *pflag.FlagSet
 	return p.command(spec{
 		use: "update-subscription TOPIC GROUP", short: "change settings of a group's subscription", args: 2,
@@ -105,16 +113,23 @@ func (p *program) updateSubscription() *cobra.Command {
   server topics update-subscription jobs '$queue' --lease 10m
   server topics update-subscription orders ledger --no-filter
   server topics update-subscription orders billing --max-in-flight 100
+  server topics update-subscription orders billing --push-url https://hooks.example.com/orders
+  server topics update-subscription orders billing --push-secret-file new-secret.txt
 `,
 		flags: func(f *pflag.FlagSet) {
 			fs = f
 			changeableFlags(fs, req.GetConfig())
+			secretFlag(fs, &req.PushSecret)
 			fs.BoolVar(&noFilter, "no-filter", false, "all messages are for the group")
+			fs.BoolVar(&noPush, "no-push", false, "the group has no webhook any more: members attach to it")
 			fs.StringVar(&req.Etag, "etag", "", "only if the subscription has this `etag`")
 		},
 		run: func(c *call) error {
 			if noFilter && req.GetConfig().GetFilter() != nil {
 				return cmdline.Usagef("topics update-subscription takes --no-filter, or --types and --where")
+			}
+			if noPush && (req.GetConfig().GetPush() != nil || req.GetPushSecret() != "") {
+				return cmdline.Usagef("topics update-subscription takes --no-push, or --push-url and --push-secret-file")
 			}
 			req.Topic, req.Group, req.UpdateMask = c.args[0], c.args[1], &fieldmaskpb.FieldMask{}
 			fs.Visit(func(f *pflag.Flag) {
@@ -131,6 +146,9 @@ func (p *program) updateSubscription() *cobra.Command {
 			}
 			res.Subscription.Partitions = nil // "groups" shows them
 			if err := c.printGroup(res.GetSubscription()); err != nil {
+				return err
+			}
+			if err := c.saySecret(res.GetPushSecret()); err != nil {
 				return err
 			}
 			return c.warn(res.GetWarnings())

@@ -174,6 +174,7 @@ func (c *call) printGroup(s *topicv1.Subscription) error {
 		if n := cfg.GetMaxInFlight(); n > 0 {
 			row("in flight", fmt.Sprintf("at most %d", n))
 		}
+		pushRows(row, s)
 		row("processed", fmt.Sprintf("%d, of which %d did not pass the filter", s.GetProcessed(), s.GetFiltered()))
 		row("failed", s.GetFailed())
 		row("subscribed", formatTime(s.GetSubscribedAt()))

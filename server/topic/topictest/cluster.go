@@ -20,7 +20,8 @@ import (
 // Cluster is processes over one store and one log.
 type Cluster struct {
 	Store store.Store
-	TTL   time.Duration // of leases; 0: as it is by default
+	TTL   time.Duration     // of leases; 0: as it is by default
+	Push  *topic.PushSender // nil: nothing is sent to webhooks
 
 	t     testing.TB
 	slots int
@@ -162,7 +163,7 @@ func (c *Cluster) Open(g *Gate, s store.Store) func(context.Context, storage.Slo
 			return nil, nil, err
 		}
 		service, err := topic.New(ctx, topic.Config{
-			Slot: slot, Store: s, Log: log, Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
+			Slot: slot, Store: s, Log: log, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Push: c.Push,
 			Audit: func(context.Context, string, string, string) (func(code, result string), error) {
 				return func(string, string) {}, nil
 			},

@@ -251,6 +251,67 @@ func (Exhausted) EnumDescriptor() ([]byte, []int) {
 	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{3}
 }
 
+// PushState is whether the messages of a group reach its webhook.
+type PushState int32
+
+const (
+	// Not known: no request was made since a server took the topic over.
+	PushState_PUSH_STATE_UNSPECIFIED PushState = 0
+	// The webhook takes messages.
+	PushState_PUSH_STATE_OK PushState = 1
+	// The webhook fails: the server sends one message at a time, with growing pauses, until it takes one.
+	PushState_PUSH_STATE_FAILING PushState = 2
+	// The webhook answered 410, which paused the subscription: ResumeSubscription continues.
+	PushState_PUSH_STATE_PAUSED PushState = 3
+	// The server does not push: the text says why. The user who set the webhook may have lost the role.
+	PushState_PUSH_STATE_STOPPED PushState = 4
+)
+
+// Enum value maps for PushState.
+var (
+	PushState_name = map[int32]string{
+		0: "PUSH_STATE_UNSPECIFIED",
+		1: "PUSH_STATE_OK",
+		2: "PUSH_STATE_FAILING",
+		3: "PUSH_STATE_PAUSED",
+		4: "PUSH_STATE_STOPPED",
+	}
+	PushState_value = map[string]int32{
+		"PUSH_STATE_UNSPECIFIED": 0,
+		"PUSH_STATE_OK":          1,
+		"PUSH_STATE_FAILING":     2,
+		"PUSH_STATE_PAUSED":      3,
+		"PUSH_STATE_STOPPED":     4,
+	}
+)
+
+func (x PushState) Enum() *PushState {
+	p := new(PushState)
+	*p = x
+	return p
+}
+
+func (x PushState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PushState) Descriptor() protoreflect.EnumDescriptor {
+	return file_parley_topic_v1_subscription_proto_enumTypes[4].Descriptor()
+}
+
+func (PushState) Type() protoreflect.EnumType {
+	return &file_parley_topic_v1_subscription_proto_enumTypes[4]
+}
+
+func (x PushState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PushState.Descriptor instead.
+func (PushState) EnumDescriptor() ([]byte, []int) {
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{4}
+}
+
 // StallReason says why a group gets nothing.
 type StallReason int32
 
@@ -296,11 +357,11 @@ func (x StallReason) String() string {
 }
 
 func (StallReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_parley_topic_v1_subscription_proto_enumTypes[4].Descriptor()
+	return file_parley_topic_v1_subscription_proto_enumTypes[5].Descriptor()
 }
 
 func (StallReason) Type() protoreflect.EnumType {
-	return &file_parley_topic_v1_subscription_proto_enumTypes[4]
+	return &file_parley_topic_v1_subscription_proto_enumTypes[5]
 }
 
 func (x StallReason) Number() protoreflect.EnumNumber {
@@ -309,7 +370,7 @@ func (x StallReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use StallReason.Descriptor instead.
 func (StallReason) EnumDescriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{4}
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{5}
 }
 
 // Operator is a test.
@@ -361,11 +422,11 @@ func (x FilterClause_Operator) String() string {
 }
 
 func (FilterClause_Operator) Descriptor() protoreflect.EnumDescriptor {
-	return file_parley_topic_v1_subscription_proto_enumTypes[5].Descriptor()
+	return file_parley_topic_v1_subscription_proto_enumTypes[6].Descriptor()
 }
 
 func (FilterClause_Operator) Type() protoreflect.EnumType {
-	return &file_parley_topic_v1_subscription_proto_enumTypes[5]
+	return &file_parley_topic_v1_subscription_proto_enumTypes[6]
 }
 
 func (x FilterClause_Operator) Number() protoreflect.EnumNumber {
@@ -709,7 +770,11 @@ type SubscriptionConfig struct {
 	HeartbeatTimeout *durationpb.Duration `protobuf:"bytes,10,opt,name=heartbeat_timeout,json=heartbeatTimeout,proto3" json:"heartbeat_timeout,omitempty"`
 	// Messages that all members together have in hand at most, in all partitions; 0 means no bound. At
 	// the bound a message is delivered when another one is acknowledged or returned, or its lease ends.
-	MaxInFlight   int32 `protobuf:"varint,11,opt,name=max_in_flight,json=maxInFlight,proto3" json:"max_in_flight,omitempty"`
+	MaxInFlight int32 `protobuf:"varint,11,opt,name=max_in_flight,json=maxInFlight,proto3" json:"max_in_flight,omitempty"`
+	// If set, the server sends the group's messages to a webhook. Nothing else can attach to the group:
+	// a group is pushed or pulled. The server sends at most 32 messages at a time, fewer if max_in_flight
+	// is lower.
+	Push          *PushConfig `protobuf:"bytes,12,opt,name=push,proto3" json:"push,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -821,6 +886,238 @@ func (x *SubscriptionConfig) GetMaxInFlight() int32 {
 	return 0
 }
 
+func (x *SubscriptionConfig) GetPush() *PushConfig {
+	if x != nil {
+		return x.Push
+	}
+	return nil
+}
+
+// PushConfig is where the server sends the messages of a group. Each message is a POST with a PushedMessage
+// in JSON, signed as the Standard Webhooks specification says (headers webhook-id, webhook-timestamp and
+// webhook-signature). An answer of 2xx acknowledges the message.
+type PushConfig struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The address, such as https://hooks.example.com/orders. It has https, port 443 or one from 1024 on, and
+	// no user name. It must lead to public addresses, unless the server's setting topic-push-allow names it.
+	// An update that does not set it keeps the one that there is.
+	Url           string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushConfig) Reset() {
+	*x = PushConfig{}
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushConfig) ProtoMessage() {}
+
+func (x *PushConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushConfig.ProtoReflect.Descriptor instead.
+func (*PushConfig) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PushConfig) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+// PushedMessage is the body of a request to a webhook, in JSON.
+type PushedMessage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The topic.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// The group.
+	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	// How often the message was delivered to the group, this time included. A delivery that says nothing
+	// about the message, because the webhook could not be reached, does not count.
+	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// The message, and where it stands.
+	Message       *StoredMessage `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushedMessage) Reset() {
+	*x = PushedMessage{}
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushedMessage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushedMessage) ProtoMessage() {}
+
+func (x *PushedMessage) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushedMessage.ProtoReflect.Descriptor instead.
+func (*PushedMessage) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PushedMessage) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *PushedMessage) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *PushedMessage) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *PushedMessage) GetMessage() *StoredMessage {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+// PushStatus is how the pushes of a group go.
+type PushStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether messages reach the webhook.
+	State PushState `protobuf:"varint,1,opt,name=state,proto3,enum=parley.topic.v1.PushState" json:"state,omitempty"`
+	// Since when.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// Status of the last answer; 0 if there was none.
+	LastStatus int32 `protobuf:"varint,3,opt,name=last_status,json=lastStatus,proto3" json:"last_status,omitempty"`
+	// What the last request failed with: dns, refused_address, connect, tls, timeout, connection, redirect,
+	// status or gone; empty if it did not fail.
+	LastError string `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// Requests that failed since the last one that did not.
+	ConsecutiveFailures int64 `protobuf:"varint,5,opt,name=consecutive_failures,json=consecutiveFailures,proto3" json:"consecutive_failures,omitempty"`
+	// When the server sends the next request at the earliest, if the webhook fails.
+	NextAttemptAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=next_attempt_at,json=nextAttemptAt,proto3" json:"next_attempt_at,omitempty"`
+	// What that means and what helps, for people.
+	Text          string `protobuf:"bytes,7,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushStatus) Reset() {
+	*x = PushStatus{}
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushStatus) ProtoMessage() {}
+
+func (x *PushStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushStatus.ProtoReflect.Descriptor instead.
+func (*PushStatus) Descriptor() ([]byte, []int) {
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PushStatus) GetState() PushState {
+	if x != nil {
+		return x.State
+	}
+	return PushState_PUSH_STATE_UNSPECIFIED
+}
+
+func (x *PushStatus) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *PushStatus) GetLastStatus() int32 {
+	if x != nil {
+		return x.LastStatus
+	}
+	return 0
+}
+
+func (x *PushStatus) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *PushStatus) GetConsecutiveFailures() int64 {
+	if x != nil {
+		return x.ConsecutiveFailures
+	}
+	return 0
+}
+
+func (x *PushStatus) GetNextAttemptAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextAttemptAt
+	}
+	return nil
+}
+
+func (x *PushStatus) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 // SettingDifference is a setting that has another value than the request asked for.
 type SettingDifference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -836,7 +1133,7 @@ type SettingDifference struct {
 
 func (x *SettingDifference) Reset() {
 	*x = SettingDifference{}
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[5]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +1145,7 @@ func (x *SettingDifference) String() string {
 func (*SettingDifference) ProtoMessage() {}
 
 func (x *SettingDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[5]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +1158,7 @@ func (x *SettingDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettingDifference.ProtoReflect.Descriptor instead.
 func (*SettingDifference) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{5}
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SettingDifference) GetName() string {
@@ -925,14 +1222,16 @@ type Subscription struct {
 	// by a seek, a backfill or a revival, does not count.
 	Released *ReleasedMessages `protobuf:"bytes,17,opt,name=released,proto3" json:"released,omitempty"`
 	// The partitions in which the group gets nothing although it has something to do and a member waits.
-	Stalls        []*Stall `protobuf:"bytes,18,rep,name=stalls,proto3" json:"stalls,omitempty"`
+	Stalls []*Stall `protobuf:"bytes,18,rep,name=stalls,proto3" json:"stalls,omitempty"`
+	// How the pushes of a group with a webhook go.
+	PushStatus    *PushStatus `protobuf:"bytes,19,opt,name=push_status,json=pushStatus,proto3" json:"push_status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Subscription) Reset() {
 	*x = Subscription{}
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[6]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -944,7 +1243,7 @@ func (x *Subscription) String() string {
 func (*Subscription) ProtoMessage() {}
 
 func (x *Subscription) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[6]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -957,7 +1256,7 @@ func (x *Subscription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subscription.ProtoReflect.Descriptor instead.
 func (*Subscription) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{6}
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Subscription) GetTopic() string {
@@ -1086,6 +1385,13 @@ func (x *Subscription) GetStalls() []*Stall {
 	return nil
 }
 
+func (x *Subscription) GetPushStatus() *PushStatus {
+	if x != nil {
+		return x.PushStatus
+	}
+	return nil
+}
+
 // Stall is a partition in which a group gets nothing: it has messages, a member waits for them, and none was
 // delivered, acknowledged or failed for longer than a lease.
 type Stall struct {
@@ -1104,7 +1410,7 @@ type Stall struct {
 
 func (x *Stall) Reset() {
 	*x = Stall{}
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[7]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1422,7 @@ func (x *Stall) String() string {
 func (*Stall) ProtoMessage() {}
 
 func (x *Stall) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[7]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1435,7 @@ func (x *Stall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stall.ProtoReflect.Descriptor instead.
 func (*Stall) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{7}
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Stall) GetPartition() int32 {
@@ -1190,7 +1496,7 @@ type ReleasedMessages struct {
 
 func (x *ReleasedMessages) Reset() {
 	*x = ReleasedMessages{}
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[8]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1508,7 @@ func (x *ReleasedMessages) String() string {
 func (*ReleasedMessages) ProtoMessage() {}
 
 func (x *ReleasedMessages) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[8]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1521,7 @@ func (x *ReleasedMessages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleasedMessages.ProtoReflect.Descriptor instead.
 func (*ReleasedMessages) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{8}
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReleasedMessages) GetDeath() int64 {
@@ -1294,7 +1600,7 @@ type SubscriptionPartition struct {
 
 func (x *SubscriptionPartition) Reset() {
 	*x = SubscriptionPartition{}
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[9]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1612,7 @@ func (x *SubscriptionPartition) String() string {
 func (*SubscriptionPartition) ProtoMessage() {}
 
 func (x *SubscriptionPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_topic_v1_subscription_proto_msgTypes[9]
+	mi := &file_parley_topic_v1_subscription_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1625,7 @@ func (x *SubscriptionPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscriptionPartition.ProtoReflect.Descriptor instead.
 func (*SubscriptionPartition) Descriptor() ([]byte, []int) {
-	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{9}
+	return file_parley_topic_v1_subscription_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SubscriptionPartition) GetPartition() int32 {
@@ -1389,7 +1695,7 @@ var File_parley_topic_v1_subscription_proto protoreflect.FileDescriptor
 
 const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\n" +
-	"\"parley/topic/v1/subscription.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xce\x01\n" +
+	"\"parley/topic/v1/subscription.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bparley/topic/v1/topic.proto\"\xce\x01\n" +
 	"\bPosition\x12%\n" +
 	"\bearliest\x18\x01 \x01(\bB\a\xbaH\x04j\x02\b\x01H\x00R\bearliest\x12!\n" +
 	"\x06latest\x18\x02 \x01(\bB\a\xbaH\x04j\x02\b\x01H\x00R\x06latest\x120\n" +
@@ -1419,7 +1725,7 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\vmax_backoff\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xa3\x052\x00R\n" +
 	"maxBackoff\x12A\n" +
 	"\x05lease\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
-	"\"\x04\b\xc0\xd1\x022\x02\b\x01R\x05lease\"\xbb\x05\n" +
+	"\"\x04\b\xc0\xd1\x022\x02\b\x01R\x05lease\"\xec\x05\n" +
 	"\x12SubscriptionConfig\x12/\n" +
 	"\x05start\x18\x01 \x01(\v2\x19.parley.topic.v1.PositionR\x05start\x12\x1a\n" +
 	"\bbackfill\x18\x02 \x01(\bR\bbackfill\x12D\n" +
@@ -1433,11 +1739,31 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\x11heartbeat_timeout\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
 	"\"\x04\b\x80\xa3\x052\x02\b\x03R\x10heartbeatTimeout\x12/\n" +
-	"\rmax_in_flight\x18\v \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(\x00R\vmaxInFlight\"j\n" +
+	"\rmax_in_flight\x18\v \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(\x00R\vmaxInFlight\x12/\n" +
+	"\x04push\x18\f \x01(\v2\x1b.parley.topic.v1.PushConfigR\x04push\"(\n" +
+	"\n" +
+	"PushConfig\x12\x1a\n" +
+	"\x03url\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x10R\x03url\"\xa3\x01\n" +
+	"\rPushedMessage\x12\x1e\n" +
+	"\x05topic\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05topic\x12\x1e\n" +
+	"\x05group\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05group\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\x128\n" +
+	"\amessage\x18\x04 \x01(\v2\x1e.parley.topic.v1.StoredMessageR\amessage\"\xce\x02\n" +
+	"\n" +
+	"PushStatus\x120\n" +
+	"\x05state\x18\x01 \x01(\x0e2\x1a.parley.topic.v1.PushStateR\x05state\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1f\n" +
+	"\vlast_status\x18\x03 \x01(\x05R\n" +
+	"lastStatus\x12&\n" +
+	"\n" +
+	"last_error\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18@R\tlastError\x121\n" +
+	"\x14consecutive_failures\x18\x05 \x01(\x03R\x13consecutiveFailures\x12B\n" +
+	"\x0fnext_attempt_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\rnextAttemptAt\x12\x1c\n" +
+	"\x04text\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x04text\"j\n" +
 	"\x11SettingDifference\x12\x1b\n" +
 	"\x04name\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18dR\x04name\x12\x18\n" +
 	"\x02is\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x02is\x12\x1e\n" +
-	"\x05asked\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x05asked\"\xb4\x06\n" +
+	"\x05asked\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x05asked\"\xf2\x06\n" +
 	"\fSubscription\x12\x1e\n" +
 	"\x05topic\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05topic\x12\x1e\n" +
 	"\x05group\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05group\x12\x1e\n" +
@@ -1461,7 +1787,9 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\x04etag\x18\x0f \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\x12\x1a\n" +
 	"\bflapping\x18\x10 \x01(\bR\bflapping\x12=\n" +
 	"\breleased\x18\x11 \x01(\v2!.parley.topic.v1.ReleasedMessagesR\breleased\x129\n" +
-	"\x06stalls\x18\x12 \x03(\v2\x16.parley.topic.v1.StallB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\x06stalls\"\xab\x01\n" +
+	"\x06stalls\x18\x12 \x03(\v2\x16.parley.topic.v1.StallB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\x06stalls\x12<\n" +
+	"\vpush_status\x18\x13 \x01(\v2\x1b.parley.topic.v1.PushStatusR\n" +
+	"pushStatus\"\xab\x01\n" +
 	"\x05Stall\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x124\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x1c.parley.topic.v1.StallReasonR\x06reason\x120\n" +
@@ -1503,7 +1831,13 @@ const file_parley_topic_v1_subscription_proto_rawDesc = "" +
 	"\x15EXHAUSTED_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15EXHAUSTED_DEAD_LETTER\x10\x01\x12\x16\n" +
 	"\x12EXHAUSTED_PARK_KEY\x10\x02\x12\x15\n" +
-	"\x11EXHAUSTED_DISCARD\x10\x03*\xa0\x01\n" +
+	"\x11EXHAUSTED_DISCARD\x10\x03*\x81\x01\n" +
+	"\tPushState\x12\x1a\n" +
+	"\x16PUSH_STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rPUSH_STATE_OK\x10\x01\x12\x16\n" +
+	"\x12PUSH_STATE_FAILING\x10\x02\x12\x15\n" +
+	"\x11PUSH_STATE_PAUSED\x10\x03\x12\x16\n" +
+	"\x12PUSH_STATE_STOPPED\x10\x04*\xa0\x01\n" +
 	"\vStallReason\x12\x1c\n" +
 	"\x18STALL_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15STALL_REASON_AT_BOUND\x10\x01\x12\x1c\n" +
@@ -1524,58 +1858,69 @@ func file_parley_topic_v1_subscription_proto_rawDescGZIP() []byte {
 	return file_parley_topic_v1_subscription_proto_rawDescData
 }
 
-var file_parley_topic_v1_subscription_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_parley_topic_v1_subscription_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_parley_topic_v1_subscription_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_parley_topic_v1_subscription_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_parley_topic_v1_subscription_proto_goTypes = []any{
 	(SubscriptionState)(0),        // 0: parley.topic.v1.SubscriptionState
 	(Ordering)(0),                 // 1: parley.topic.v1.Ordering
 	(Selection)(0),                // 2: parley.topic.v1.Selection
 	(Exhausted)(0),                // 3: parley.topic.v1.Exhausted
-	(StallReason)(0),              // 4: parley.topic.v1.StallReason
-	(FilterClause_Operator)(0),    // 5: parley.topic.v1.FilterClause.Operator
-	(*Position)(nil),              // 6: parley.topic.v1.Position
-	(*Filter)(nil),                // 7: parley.topic.v1.Filter
-	(*FilterClause)(nil),          // 8: parley.topic.v1.FilterClause
-	(*RetryPolicy)(nil),           // 9: parley.topic.v1.RetryPolicy
-	(*SubscriptionConfig)(nil),    // 10: parley.topic.v1.SubscriptionConfig
-	(*SettingDifference)(nil),     // 11: parley.topic.v1.SettingDifference
-	(*Subscription)(nil),          // 12: parley.topic.v1.Subscription
-	(*Stall)(nil),                 // 13: parley.topic.v1.Stall
-	(*ReleasedMessages)(nil),      // 14: parley.topic.v1.ReleasedMessages
-	(*SubscriptionPartition)(nil), // 15: parley.topic.v1.SubscriptionPartition
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
+	(PushState)(0),                // 4: parley.topic.v1.PushState
+	(StallReason)(0),              // 5: parley.topic.v1.StallReason
+	(FilterClause_Operator)(0),    // 6: parley.topic.v1.FilterClause.Operator
+	(*Position)(nil),              // 7: parley.topic.v1.Position
+	(*Filter)(nil),                // 8: parley.topic.v1.Filter
+	(*FilterClause)(nil),          // 9: parley.topic.v1.FilterClause
+	(*RetryPolicy)(nil),           // 10: parley.topic.v1.RetryPolicy
+	(*SubscriptionConfig)(nil),    // 11: parley.topic.v1.SubscriptionConfig
+	(*PushConfig)(nil),            // 12: parley.topic.v1.PushConfig
+	(*PushedMessage)(nil),         // 13: parley.topic.v1.PushedMessage
+	(*PushStatus)(nil),            // 14: parley.topic.v1.PushStatus
+	(*SettingDifference)(nil),     // 15: parley.topic.v1.SettingDifference
+	(*Subscription)(nil),          // 16: parley.topic.v1.Subscription
+	(*Stall)(nil),                 // 17: parley.topic.v1.Stall
+	(*ReleasedMessages)(nil),      // 18: parley.topic.v1.ReleasedMessages
+	(*SubscriptionPartition)(nil), // 19: parley.topic.v1.SubscriptionPartition
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*StoredMessage)(nil),         // 22: parley.topic.v1.StoredMessage
 }
 var file_parley_topic_v1_subscription_proto_depIdxs = []int32{
-	16, // 0: parley.topic.v1.Position.time:type_name -> google.protobuf.Timestamp
-	8,  // 1: parley.topic.v1.Filter.clauses:type_name -> parley.topic.v1.FilterClause
-	5,  // 2: parley.topic.v1.FilterClause.operator:type_name -> parley.topic.v1.FilterClause.Operator
-	17, // 3: parley.topic.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
-	17, // 4: parley.topic.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
-	17, // 5: parley.topic.v1.RetryPolicy.lease:type_name -> google.protobuf.Duration
-	6,  // 6: parley.topic.v1.SubscriptionConfig.start:type_name -> parley.topic.v1.Position
-	7,  // 7: parley.topic.v1.SubscriptionConfig.filter:type_name -> parley.topic.v1.Filter
-	9,  // 8: parley.topic.v1.SubscriptionConfig.retry:type_name -> parley.topic.v1.RetryPolicy
+	20, // 0: parley.topic.v1.Position.time:type_name -> google.protobuf.Timestamp
+	9,  // 1: parley.topic.v1.Filter.clauses:type_name -> parley.topic.v1.FilterClause
+	6,  // 2: parley.topic.v1.FilterClause.operator:type_name -> parley.topic.v1.FilterClause.Operator
+	21, // 3: parley.topic.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
+	21, // 4: parley.topic.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
+	21, // 5: parley.topic.v1.RetryPolicy.lease:type_name -> google.protobuf.Duration
+	7,  // 6: parley.topic.v1.SubscriptionConfig.start:type_name -> parley.topic.v1.Position
+	8,  // 7: parley.topic.v1.SubscriptionConfig.filter:type_name -> parley.topic.v1.Filter
+	10, // 8: parley.topic.v1.SubscriptionConfig.retry:type_name -> parley.topic.v1.RetryPolicy
 	1,  // 9: parley.topic.v1.SubscriptionConfig.ordering:type_name -> parley.topic.v1.Ordering
 	2,  // 10: parley.topic.v1.SubscriptionConfig.selection:type_name -> parley.topic.v1.Selection
 	3,  // 11: parley.topic.v1.SubscriptionConfig.exhausted:type_name -> parley.topic.v1.Exhausted
-	17, // 12: parley.topic.v1.SubscriptionConfig.heartbeat_interval:type_name -> google.protobuf.Duration
-	17, // 13: parley.topic.v1.SubscriptionConfig.heartbeat_timeout:type_name -> google.protobuf.Duration
-	0,  // 14: parley.topic.v1.Subscription.state:type_name -> parley.topic.v1.SubscriptionState
-	10, // 15: parley.topic.v1.Subscription.config:type_name -> parley.topic.v1.SubscriptionConfig
-	16, // 16: parley.topic.v1.Subscription.subscribed_at:type_name -> google.protobuf.Timestamp
-	16, // 17: parley.topic.v1.Subscription.last_active_at:type_name -> google.protobuf.Timestamp
-	16, // 18: parley.topic.v1.Subscription.last_heartbeat_at:type_name -> google.protobuf.Timestamp
-	15, // 19: parley.topic.v1.Subscription.partitions:type_name -> parley.topic.v1.SubscriptionPartition
-	14, // 20: parley.topic.v1.Subscription.released:type_name -> parley.topic.v1.ReleasedMessages
-	13, // 21: parley.topic.v1.Subscription.stalls:type_name -> parley.topic.v1.Stall
-	4,  // 22: parley.topic.v1.Stall.reason:type_name -> parley.topic.v1.StallReason
-	16, // 23: parley.topic.v1.Stall.since:type_name -> google.protobuf.Timestamp
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	21, // 12: parley.topic.v1.SubscriptionConfig.heartbeat_interval:type_name -> google.protobuf.Duration
+	21, // 13: parley.topic.v1.SubscriptionConfig.heartbeat_timeout:type_name -> google.protobuf.Duration
+	12, // 14: parley.topic.v1.SubscriptionConfig.push:type_name -> parley.topic.v1.PushConfig
+	22, // 15: parley.topic.v1.PushedMessage.message:type_name -> parley.topic.v1.StoredMessage
+	4,  // 16: parley.topic.v1.PushStatus.state:type_name -> parley.topic.v1.PushState
+	20, // 17: parley.topic.v1.PushStatus.since:type_name -> google.protobuf.Timestamp
+	20, // 18: parley.topic.v1.PushStatus.next_attempt_at:type_name -> google.protobuf.Timestamp
+	0,  // 19: parley.topic.v1.Subscription.state:type_name -> parley.topic.v1.SubscriptionState
+	11, // 20: parley.topic.v1.Subscription.config:type_name -> parley.topic.v1.SubscriptionConfig
+	20, // 21: parley.topic.v1.Subscription.subscribed_at:type_name -> google.protobuf.Timestamp
+	20, // 22: parley.topic.v1.Subscription.last_active_at:type_name -> google.protobuf.Timestamp
+	20, // 23: parley.topic.v1.Subscription.last_heartbeat_at:type_name -> google.protobuf.Timestamp
+	19, // 24: parley.topic.v1.Subscription.partitions:type_name -> parley.topic.v1.SubscriptionPartition
+	18, // 25: parley.topic.v1.Subscription.released:type_name -> parley.topic.v1.ReleasedMessages
+	17, // 26: parley.topic.v1.Subscription.stalls:type_name -> parley.topic.v1.Stall
+	14, // 27: parley.topic.v1.Subscription.push_status:type_name -> parley.topic.v1.PushStatus
+	5,  // 28: parley.topic.v1.Stall.reason:type_name -> parley.topic.v1.StallReason
+	20, // 29: parley.topic.v1.Stall.since:type_name -> google.protobuf.Timestamp
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_parley_topic_v1_subscription_proto_init() }
@@ -1583,6 +1928,7 @@ func file_parley_topic_v1_subscription_proto_init() {
 	if File_parley_topic_v1_subscription_proto != nil {
 		return
 	}
+	file_parley_topic_v1_topic_proto_init()
 	file_parley_topic_v1_subscription_proto_msgTypes[0].OneofWrappers = []any{
 		(*Position_Earliest)(nil),
 		(*Position_Latest)(nil),
@@ -1594,8 +1940,8 @@ func file_parley_topic_v1_subscription_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_topic_v1_subscription_proto_rawDesc), len(file_parley_topic_v1_subscription_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   10,
+			NumEnums:      7,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -32,7 +32,10 @@ type CreateSubscriptionRequest struct {
 	// The group, 1 to 255 letters, digits, dots, hyphens and underscores.
 	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
 	// What it wants.
-	Config        *SubscriptionConfig `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
+	Config *SubscriptionConfig `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
+	// The secret of a webhook's signatures: whsec_ and 24 to 64 bytes in base64. Without it a new webhook
+	// gets one that the server makes, which the answer shows.
+	PushSecret    string `protobuf:"bytes,4,opt,name=push_secret,json=pushSecret,proto3" json:"push_secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -88,6 +91,13 @@ func (x *CreateSubscriptionRequest) GetConfig() *SubscriptionConfig {
 	return nil
 }
 
+func (x *CreateSubscriptionRequest) GetPushSecret() string {
+	if x != nil {
+		return x.PushSecret
+	}
+	return ""
+}
+
 // CreateSubscriptionResponse holds the subscription.
 type CreateSubscriptionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -99,7 +109,9 @@ type CreateSubscriptionResponse struct {
 	Warnings []string `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// Settings of the request that a subscription which was there already has with other values.
 	// UpdateSubscription changes them, except for its start and backfill.
-	Differences   []*SettingDifference `protobuf:"bytes,4,rep,name=differences,proto3" json:"differences,omitempty"`
+	Differences []*SettingDifference `protobuf:"bytes,4,rep,name=differences,proto3" json:"differences,omitempty"`
+	// The secret of the webhook's signatures, if the server has made it. No other answer shows it.
+	PushSecret    string `protobuf:"bytes,5,opt,name=push_secret,json=pushSecret,proto3" json:"push_secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -162,6 +174,13 @@ func (x *CreateSubscriptionResponse) GetDifferences() []*SettingDifference {
 	return nil
 }
 
+func (x *CreateSubscriptionResponse) GetPushSecret() string {
+	if x != nil {
+		return x.PushSecret
+	}
+	return ""
+}
+
 // UpdateSubscriptionRequest says what changes.
 type UpdateSubscriptionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -175,7 +194,10 @@ type UpdateSubscriptionRequest struct {
 	// its default. Without a mask, the settings that config sets change.
 	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,4,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	// If set, the subscription must have this etag.
-	Etag          string `protobuf:"bytes,5,opt,name=etag,proto3" json:"etag,omitempty"`
+	Etag string `protobuf:"bytes,5,opt,name=etag,proto3" json:"etag,omitempty"`
+	// The new secret of a webhook's signatures, see CreateSubscriptionRequest. Without it the secret stays. After
+	// a change, requests have signatures with both secrets for 24 hours.
+	PushSecret    string `protobuf:"bytes,6,opt,name=push_secret,json=pushSecret,proto3" json:"push_secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -245,13 +267,22 @@ func (x *UpdateSubscriptionRequest) GetEtag() string {
 	return ""
 }
 
+func (x *UpdateSubscriptionRequest) GetPushSecret() string {
+	if x != nil {
+		return x.PushSecret
+	}
+	return ""
+}
+
 // UpdateSubscriptionResponse holds the subscription.
 type UpdateSubscriptionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The subscription as it is now.
 	Subscription *Subscription `protobuf:"bytes,1,opt,name=subscription,proto3" json:"subscription,omitempty"`
 	// Settings that are allowed and not wise, for people.
-	Warnings      []string `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []string `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// The secret of the webhook's signatures, if the server has made it. No other answer shows it.
+	PushSecret    string `protobuf:"bytes,3,opt,name=push_secret,json=pushSecret,proto3" json:"push_secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -298,6 +329,13 @@ func (x *UpdateSubscriptionResponse) GetWarnings() []string {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *UpdateSubscriptionResponse) GetPushSecret() string {
+	if x != nil {
+		return x.PushSecret
+	}
+	return ""
 }
 
 // GetSubscriptionRequest names a subscription.
@@ -1258,17 +1296,21 @@ var File_parley_topic_v1_subscription_service_proto protoreflect.FileDescriptor
 
 const file_parley_topic_v1_subscription_service_proto_rawDesc = "" +
 	"\n" +
-	"*parley/topic/v1/subscription_service.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a google/protobuf/field_mask.proto\x1a\"parley/topic/v1/subscription.proto\"\xbb\x01\n" +
+	"*parley/topic/v1/subscription_service.proto\x12\x0fparley.topic.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a google/protobuf/field_mask.proto\x1a\"parley/topic/v1/subscription.proto\"\xe6\x01\n" +
 	"\x19CreateSubscriptionRequest\x12 \n" +
 	"\x05topic\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\x12?\n" +
 	"\x05group\x18\x02 \x01(\tB)\xbaH&r$2\"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$R\x05group\x12;\n" +
-	"\x06config\x18\x03 \x01(\v2#.parley.topic.v1.SubscriptionConfigR\x06config\"\xf6\x01\n" +
+	"\x06config\x18\x03 \x01(\v2#.parley.topic.v1.SubscriptionConfigR\x06config\x12)\n" +
+	"\vpush_secret\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\n" +
+	"pushSecret\"\xa1\x02\n" +
 	"\x1aCreateSubscriptionResponse\x12A\n" +
 	"\fsubscription\x18\x01 \x01(\v2\x1d.parley.topic.v1.SubscriptionR\fsubscription\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\x12+\n" +
 	"\bwarnings\x18\x03 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\x18\xe8\aR\bwarnings\x12N\n" +
-	"\vdifferences\x18\x04 \x03(\v2\".parley.topic.v1.SettingDifferenceB\b\xbaH\x05\x92\x01\x02\x10 R\vdifferences\"\xf6\x01\n" +
+	"\vdifferences\x18\x04 \x03(\v2\".parley.topic.v1.SettingDifferenceB\b\xbaH\x05\x92\x01\x02\x10 R\vdifferences\x12)\n" +
+	"\vpush_secret\x18\x05 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\n" +
+	"pushSecret\"\xa1\x02\n" +
 	"\x19UpdateSubscriptionRequest\x12 \n" +
 	"\x05topic\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\x12 \n" +
@@ -1277,10 +1319,14 @@ const file_parley_topic_v1_subscription_service_proto_rawDesc = "" +
 	"\x06config\x18\x03 \x01(\v2#.parley.topic.v1.SubscriptionConfigR\x06config\x12;\n" +
 	"\vupdate_mask\x18\x04 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
 	"updateMask\x12\x1b\n" +
-	"\x04etag\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\"\x8c\x01\n" +
+	"\x04etag\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\x12)\n" +
+	"\vpush_secret\x18\x06 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\n" +
+	"pushSecret\"\xb7\x01\n" +
 	"\x1aUpdateSubscriptionResponse\x12A\n" +
 	"\fsubscription\x18\x01 \x01(\v2\x1d.parley.topic.v1.SubscriptionR\fsubscription\x12+\n" +
-	"\bwarnings\x18\x02 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\x18\xe8\aR\bwarnings\"\\\n" +
+	"\bwarnings\x18\x02 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05r\x03\x18\xe8\aR\bwarnings\x12)\n" +
+	"\vpush_secret\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\n" +
+	"pushSecret\"\\\n" +
 	"\x16GetSubscriptionRequest\x12 \n" +
 	"\x05topic\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x05topic\x12 \n" +

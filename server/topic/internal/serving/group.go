@@ -42,6 +42,7 @@ type Group struct {
 	Heartbeats Heartbeats
 	Meter      Meter
 	Metric     *GroupMetric
+	Push       PushReport
 
 	cfg   GroupConfig
 	parts []part

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-chat/parley/server/topic/internal/machine"
 )
 
-// ShownGroups is how many groups of a process have metrics of their own. They have eight series each.
+// ShownGroups is how many groups of a process have metrics of their own. They have ten series each.
 const ShownGroups = 1000
 
 // AllGroups stands for the topic, and for the group, of the others. No topic and no group has this name.
@@ -37,6 +37,9 @@ type GroupMetric struct {
 	lag     atomic.Int64
 	oldest  atomic.Int64 // when the oldest message was stored that an active group has to do, unix ns; 0: none
 	stalled atomic.Bool
+
+	PushFailures atomic.Int64 // requests to the webhook
+	PushFailing  atomic.Bool
 }
 
 // GroupValues are metrics of a group, or of several.
@@ -47,6 +50,9 @@ type GroupValues struct {
 	Stalled      int64         // groups that get nothing although a member waits
 
 	Delivered, Redelivered, Acknowledged, LeasesExpired, DeadLettered int64 // see machine.Counts
+
+	PushFailures int64 // requests to webhooks that failed
+	PushFailing  int64 // groups whose webhook fails
 }
 
 // NewGroupMetrics makes metrics without groups.
@@ -138,6 +144,7 @@ func (x *GroupMetric) counted() GroupValues {
 	return GroupValues{
 		Topic: x.name.topic, Group: x.name.group, Delivered: x.Delivered.Load(), Redelivered: x.Redelivered.Load(),
 		Acknowledged: x.Acknowledged.Load(), LeasesExpired: x.LeasesExpired.Load(), DeadLettered: x.DeadLettered.Load(),
+		PushFailures: x.PushFailures.Load(),
 	}
 }
 
@@ -150,6 +157,9 @@ func (x *GroupMetric) values(now time.Time) GroupValues {
 	}
 	if x.stalled.Load() {
 		v.Stalled = 1
+	}
+	if x.PushFailing.Load() {
+		v.PushFailing = 1
 	}
 	return v
 }
@@ -164,6 +174,8 @@ func (v *GroupValues) add(o GroupValues) {
 	v.Acknowledged += o.Acknowledged
 	v.LeasesExpired += o.LeasesExpired
 	v.DeadLettered += o.DeadLettered
+	v.PushFailures += o.PushFailures
+	v.PushFailing += o.PushFailing
 }
 
 // Observe says how many messages the group has to acknowledge, and when the oldest of these was stored:

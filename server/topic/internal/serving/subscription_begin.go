@@ -20,28 +20,28 @@ const maxSubscriptions = 10_000
 // were to receive before and have all acknowledged is not for it. The caller holds the
 // topic's lock for writing.
 func (m *SubscriptionManager) BeginQueue(ctx context.Context, l *OpenTopic) error {
-	_, err := m.Begin(ctx, l, storage.QueueGroup, &topicv1.SubscriptionConfig{
+	_, _, err := m.Begin(ctx, l, storage.QueueGroup, &topicv1.SubscriptionConfig{
 		Start:    &topicv1.Position{At: &topicv1.Position_Earliest{Earliest: true}},
 		Backfill: true, MaxBackfillMessages: storage.Unlimited,
-	})
+	}, storage.PushedBy{})
 	return err
 }
 
 // Begin begins a subscription. Cursors are stored before the row: without it they are
-// nothing. The caller holds the topic's lock for writing.
+// nothing. secret is that of a webhook, if it was made. The caller holds the topic's lock for writing.
 func (m *SubscriptionManager) Begin(
-	ctx context.Context, l *OpenTopic, name string, wanted *topicv1.SubscriptionConfig,
-) (warnings []string, err error) {
+	ctx context.Context, l *OpenTopic, name string, wanted *topicv1.SubscriptionConfig, by storage.PushedBy,
+) (warnings []string, secret string, err error) {
 	t := l.Topic
 	if t.View().Deleting {
-		return nil, refusal.Forbidden(t.Name)
+		return nil, "", refusal.Forbidden(t.Name)
 	}
 	if len(t.Subscriptions()) >= maxSubscriptions {
-		return nil, refusal.New(refusal.TooMany, "topic %q has %d subscriptions", t.Name, maxSubscriptions)
+		return nil, "", refusal.New(refusal.TooMany, "topic %q has %d subscriptions", t.Name, maxSubscriptions)
 	}
 	config, warnings, err := storage.SubscriptionConfig(wanted, t.View().Preset)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	now := m.engine.Clock().UnixMilli()
 	sub := &storage.Subscription{Group: name, State: storage.Active, Config: config, Row: table.Subscription{
@@ -50,9 +50,12 @@ func (m *SubscriptionManager) Begin(
 	if old := t.Subscription(name); old != nil {
 		sub.Row.Generation = old.Row.Generation + 1
 	}
+	if config.GetPush() != nil {
+		sub.Push, secret = storage.SetPush(nil, by, m.engine.Clock())
+	}
 	g, err := StoredGroupOf(sub, t.View().Config.GetPausePins())
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if err = m.place(ctx, l, g.Config, sub); err == nil {
 		err = m.engine.Catalog.Put(ctx, t, sub)
@@ -61,7 +64,7 @@ func (m *SubscriptionManager) Begin(
 		for _, p := range l.Parts {
 			err = errors.Join(err, p.Forget(name))
 		}
-		return nil, err
+		return nil, "", err
 	}
 	m.engine.Topics.Register(l, t.Subscription(name))
 	if sub.Row.Generation > 1 {
@@ -71,7 +74,7 @@ func (m *SubscriptionManager) Begin(
 				"topic", t.Name, "group", name, "error", err)
 		}
 	}
-	return warnings, nil
+	return warnings, secret, nil
 }
 
 // place puts a new group into all partitions, and stores its cursors.

@@ -20,6 +20,9 @@ func ShowSubscription(l *OpenTopic, sub *storage.Subscription, places bool) *top
 	if g := l.Group(sub.Group); g != nil {
 		g.Heartbeats.Fill(&row)
 		d.Members, d.Stalls = int32(g.Members()), g.Stalls()
+		if sub.Config.GetPush() != nil {
+			d.PushStatus = g.Push.show(sub)
+		}
 	}
 	d.LastActiveAt = timestamppb.New(time.UnixMilli(row.LastActiveAt))
 	if row.HeartbeatAt > 0 {

@@ -14,7 +14,19 @@ import (
 func (m *SubscriptionManager) Transition(
 	ctx context.Context, l *OpenTopic, name string, tr storage.Transition, by string,
 ) (storage.State, error) {
-	state, changed, err := m.transition(ctx, l, name, tr, by)
+	return m.changed(ctx, l, name, tr, by, 0)
+}
+
+// PauseGone pauses a subscription whose webhook wants no more messages.
+func (m *SubscriptionManager) PauseGone(ctx context.Context, l *OpenTopic, name, by string) error {
+	_, err := m.changed(ctx, l, name, storage.Pause, by, m.engine.Clock().UnixMilli())
+	return err
+}
+
+func (m *SubscriptionManager) changed(
+	ctx context.Context, l *OpenTopic, name string, tr storage.Transition, by string, gone int64,
+) (storage.State, error) {
+	state, changed, err := m.transition(ctx, l, name, tr, by, gone)
 	if err == nil && changed {
 		err = m.engine.Flusher.Wait(ctx, name, l.Parts...)
 	}
@@ -22,7 +34,7 @@ func (m *SubscriptionManager) Transition(
 }
 
 func (m *SubscriptionManager) transition(
-	ctx context.Context, l *OpenTopic, name string, tr storage.Transition, by string,
+	ctx context.Context, l *OpenTopic, name string, tr storage.Transition, by string, gone int64,
 ) (state storage.State, changed bool, err error) {
 	t := l.Topic
 	defer t.Changing().End()
@@ -49,7 +61,10 @@ func (m *SubscriptionManager) transition(
 		return old.State, false, nil
 	}
 	sub := *old
-	sub.State = next
+	sub.State, sub.Push = next, old.Push.WithGone(gone)
+	if next == storage.Cancelled { // its secrets are of no use any more
+		sub.Push = nil
+	}
 	if g != nil {
 		if tr == storage.Heartbeat {
 			g.Heartbeats.Revived(m.engine.Clock())

@@ -86,6 +86,7 @@ type Subscription struct {
 	Group  string
 	State  State
 	Config *topicv1.SubscriptionConfig
+	Push   *Push // with Config.Push, and until it has ended
 	Row    table.Subscription
 }
 
@@ -248,6 +249,13 @@ func (t *Topic) Subscriptions() []*Subscription {
 func (t *Topic) Each(f func(State)) {
 	for _, s := range t.subs {
 		f(s.State)
+	}
+}
+
+// EachOf calls f with each subscription, in no order. The caller holds the topic's lock.
+func (t *Topic) EachOf(f func(*Subscription)) {
+	for _, s := range t.subs {
+		f(s)
 	}
 }
 

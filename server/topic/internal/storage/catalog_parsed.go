@@ -66,6 +66,9 @@ func (r *parsed) subscription(group string, row table.Subscription) (*Subscripti
 	}
 	s.Row.Config = text
 	var err error
+	if s.Push, err = pushOf(row.Push); err != nil {
+		return nil, err
+	}
 	s.Config, err = r.subscriptions.of(text)
 	return s, err
 }

@@ -56,6 +56,9 @@ func SubscriptionConfig(
 	if err := retry(next); err != nil {
 		return nil, nil, err
 	}
+	if next.GetPush() != nil && next.GetPush().GetUrl() == "" {
+		return nil, nil, refusal.New(refusal.InvalidArgument, "push needs a url")
+	}
 	warning, err := heartbeats(next, p)
 	if err != nil || warning == "" {
 		return next, nil, err

@@ -65,7 +65,15 @@ func UpdateSubscription(
 			copyField(next.ProtoReflect(), change.ProtoReflect(), path)
 		}
 	}
+	if next.GetPush() != nil && next.GetPush().GetUrl() == "" {
+		next.Push.Url = old.GetPush().GetUrl()
+	}
 	return SubscriptionConfig(next, p)
+}
+
+// SetsPush reports whether an update sets the webhook, or removes it.
+func SetsPush(change *topicv1.SubscriptionConfig, paths []string) bool {
+	return slices.Contains(paths, "push") || len(paths) == 0 && change.GetPush() != nil
 }
 
 // CheckPaths refuses the paths of a mask that no update can have.

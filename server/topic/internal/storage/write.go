@@ -225,6 +225,9 @@ func (c *Catalog) Put(ctx context.Context, t *Topic, s *Subscription, more ...st
 		return err
 	}
 	next.Row.State, next.Row.Config = stateNames[s.State], config
+	if next.Row.Push, err = s.Push.text(); err != nil {
+		return err
+	}
 	cond := store.Absent()
 	if old := t.subs[s.Group]; old != nil {
 		cond = store.Exists().Eq(table.AttrVersion, store.Int(old.Row.Version))

@@ -5,6 +5,7 @@
 import type { GenEnum, GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
+import type { StoredMessage } from "./topic_pb.js";
 
 /**
  * Describes the file parley/topic/v1/subscription.proto.
@@ -298,6 +299,15 @@ export declare type SubscriptionConfig = Message<"parley.topic.v1.SubscriptionCo
    * @generated from field: int32 max_in_flight = 11;
    */
   maxInFlight: number;
+
+  /**
+   * If set, the server sends the group's messages to a webhook. Nothing else can attach to the group:
+   * a group is pushed or pulled. The server sends at most 32 messages at a time, fewer if max_in_flight
+   * is lower.
+   *
+   * @generated from field: parley.topic.v1.PushConfig push = 12;
+   */
+  push?: PushConfig | undefined;
 };
 
 /**
@@ -305,6 +315,135 @@ export declare type SubscriptionConfig = Message<"parley.topic.v1.SubscriptionCo
  * Use `create(SubscriptionConfigSchema)` to create a new message.
  */
 export declare const SubscriptionConfigSchema: GenMessage<SubscriptionConfig>;
+
+/**
+ * PushConfig is where the server sends the messages of a group. Each message is a POST with a PushedMessage
+ * in JSON, signed as the Standard Webhooks specification says (headers webhook-id, webhook-timestamp and
+ * webhook-signature). An answer of 2xx acknowledges the message.
+ *
+ * @generated from message parley.topic.v1.PushConfig
+ */
+export declare type PushConfig = Message<"parley.topic.v1.PushConfig"> & {
+  /**
+   * The address, such as https://hooks.example.com/orders. It has https, port 443 or one from 1024 on, and
+   * no user name. It must lead to public addresses, unless the server's setting topic-push-allow names it.
+   * An update that does not set it keeps the one that there is.
+   *
+   * @generated from field: string url = 1;
+   */
+  url: string;
+};
+
+/**
+ * Describes the message parley.topic.v1.PushConfig.
+ * Use `create(PushConfigSchema)` to create a new message.
+ */
+export declare const PushConfigSchema: GenMessage<PushConfig>;
+
+/**
+ * PushedMessage is the body of a request to a webhook, in JSON.
+ *
+ * @generated from message parley.topic.v1.PushedMessage
+ */
+export declare type PushedMessage = Message<"parley.topic.v1.PushedMessage"> & {
+  /**
+   * The topic.
+   *
+   * @generated from field: string topic = 1;
+   */
+  topic: string;
+
+  /**
+   * The group.
+   *
+   * @generated from field: string group = 2;
+   */
+  group: string;
+
+  /**
+   * How often the message was delivered to the group, this time included. A delivery that says nothing
+   * about the message, because the webhook could not be reached, does not count.
+   *
+   * @generated from field: int32 attempt = 3;
+   */
+  attempt: number;
+
+  /**
+   * The message, and where it stands.
+   *
+   * @generated from field: parley.topic.v1.StoredMessage message = 4;
+   */
+  message?: StoredMessage | undefined;
+};
+
+/**
+ * Describes the message parley.topic.v1.PushedMessage.
+ * Use `create(PushedMessageSchema)` to create a new message.
+ */
+export declare const PushedMessageSchema: GenMessage<PushedMessage>;
+
+/**
+ * PushStatus is how the pushes of a group go.
+ *
+ * @generated from message parley.topic.v1.PushStatus
+ */
+export declare type PushStatus = Message<"parley.topic.v1.PushStatus"> & {
+  /**
+   * Whether messages reach the webhook.
+   *
+   * @generated from field: parley.topic.v1.PushState state = 1;
+   */
+  state: PushState;
+
+  /**
+   * Since when.
+   *
+   * @generated from field: google.protobuf.Timestamp since = 2;
+   */
+  since?: Timestamp | undefined;
+
+  /**
+   * Status of the last answer; 0 if there was none.
+   *
+   * @generated from field: int32 last_status = 3;
+   */
+  lastStatus: number;
+
+  /**
+   * What the last request failed with: dns, refused_address, connect, tls, timeout, connection, redirect,
+   * status or gone; empty if it did not fail.
+   *
+   * @generated from field: string last_error = 4;
+   */
+  lastError: string;
+
+  /**
+   * Requests that failed since the last one that did not.
+   *
+   * @generated from field: int64 consecutive_failures = 5;
+   */
+  consecutiveFailures: bigint;
+
+  /**
+   * When the server sends the next request at the earliest, if the webhook fails.
+   *
+   * @generated from field: google.protobuf.Timestamp next_attempt_at = 6;
+   */
+  nextAttemptAt?: Timestamp | undefined;
+
+  /**
+   * What that means and what helps, for people.
+   *
+   * @generated from field: string text = 7;
+   */
+  text: string;
+};
+
+/**
+ * Describes the message parley.topic.v1.PushStatus.
+ * Use `create(PushStatusSchema)` to create a new message.
+ */
+export declare const PushStatusSchema: GenMessage<PushStatus>;
 
 /**
  * SettingDifference is a setting that has another value than the request asked for.
@@ -473,6 +612,13 @@ export declare type Subscription = Message<"parley.topic.v1.Subscription"> & {
    * @generated from field: repeated parley.topic.v1.Stall stalls = 18;
    */
   stalls: Stall[];
+
+  /**
+   * How the pushes of a group with a webhook go.
+   *
+   * @generated from field: parley.topic.v1.PushStatus push_status = 19;
+   */
+  pushStatus?: PushStatus | undefined;
 };
 
 /**
@@ -823,6 +969,53 @@ export enum Exhausted {
  * Describes the enum parley.topic.v1.Exhausted.
  */
 export declare const ExhaustedSchema: GenEnum<Exhausted>;
+
+/**
+ * PushState is whether the messages of a group reach its webhook.
+ *
+ * @generated from enum parley.topic.v1.PushState
+ */
+export enum PushState {
+  /**
+   * Not known: no request was made since a server took the topic over.
+   *
+   * @generated from enum value: PUSH_STATE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * The webhook takes messages.
+   *
+   * @generated from enum value: PUSH_STATE_OK = 1;
+   */
+  OK = 1,
+
+  /**
+   * The webhook fails: the server sends one message at a time, with growing pauses, until it takes one.
+   *
+   * @generated from enum value: PUSH_STATE_FAILING = 2;
+   */
+  FAILING = 2,
+
+  /**
+   * The webhook answered 410, which paused the subscription: ResumeSubscription continues.
+   *
+   * @generated from enum value: PUSH_STATE_PAUSED = 3;
+   */
+  PAUSED = 3,
+
+  /**
+   * The server does not push: the text says why. The user who set the webhook may have lost the role.
+   *
+   * @generated from enum value: PUSH_STATE_STOPPED = 4;
+   */
+  STOPPED = 4,
+}
+
+/**
+ * Describes the enum parley.topic.v1.PushState.
+ */
+export declare const PushStateSchema: GenEnum<PushState>;
 
 /**
  * StallReason says why a group gets nothing.

@@ -38,6 +38,14 @@ export declare type CreateSubscriptionRequest = Message<"parley.topic.v1.CreateS
    * @generated from field: parley.topic.v1.SubscriptionConfig config = 3;
    */
   config?: SubscriptionConfig | undefined;
+
+  /**
+   * The secret of a webhook's signatures: whsec_ and 24 to 64 bytes in base64. Without it a new webhook
+   * gets one that the server makes, which the answer shows.
+   *
+   * @generated from field: string push_secret = 4;
+   */
+  pushSecret: string;
 };
 
 /**
@@ -80,6 +88,13 @@ export declare type CreateSubscriptionResponse = Message<"parley.topic.v1.Create
    * @generated from field: repeated parley.topic.v1.SettingDifference differences = 4;
    */
   differences: SettingDifference[];
+
+  /**
+   * The secret of the webhook's signatures, if the server has made it. No other answer shows it.
+   *
+   * @generated from field: string push_secret = 5;
+   */
+  pushSecret: string;
 };
 
 /**
@@ -129,6 +144,14 @@ export declare type UpdateSubscriptionRequest = Message<"parley.topic.v1.UpdateS
    * @generated from field: string etag = 5;
    */
   etag: string;
+
+  /**
+   * The new secret of a webhook's signatures, see CreateSubscriptionRequest. Without it the secret stays. After
+   * a change, requests have signatures with both secrets for 24 hours.
+   *
+   * @generated from field: string push_secret = 6;
+   */
+  pushSecret: string;
 };
 
 /**
@@ -156,6 +179,13 @@ export declare type UpdateSubscriptionResponse = Message<"parley.topic.v1.Update
    * @generated from field: repeated string warnings = 2;
    */
   warnings: string[];
+
+  /**
+   * The secret of the webhook's signatures, if the server has made it. No other answer shows it.
+   *
+   * @generated from field: string push_secret = 3;
+   */
+  pushSecret: string;
 };
 
 /**
