@@ -29,7 +29,7 @@ var secFree = map[string]string{
 	"auth.v1.AuthService/VerifyCode":                  secSignIn,
 	"user.v1.UserService/SetHandle":                   `{"handle":"%"}`,
 	"user.v1.UserService/UpdateProfile":               `{"displayName":"%","avatar":"%","about":"%"}`,
-	"topic.v1.TopicService/Publish":                   `{"topic":"{topic}","messages":[{"key":"%","type":"%","correlationId":"%","headers":{"h":"%"},"payload":"%64"}]}`,
+	"topic.v1.TopicService/Publish":                   `{"topic":"{topic}","messages":[{"key":"%","type":"%","correlationId":"%","deduplicationId":"%","headers":{"h":"%"},"payload":"%64"}]}`,
 	"topic.v1.SubscriptionService/CreateSubscription": `{"topic":"{topic}","group":"own","config":{"filter":{"clauses":[{"header":"%","operator":1,"values":["%","%"]}]}}}`,
 	"topic.v1.SubscriptionService/UpdateSubscription": `{"topic":"{topic}","group":"own","config":{"filter":{"clauses":[{"header":"%","operator":1,"values":["%","%"]}]}}}`,
 	"topic.v1.SubscriptionService/UnparkKeys":         `{"topic":"{topic}","group":"own","keys":["%","%"]}`,

@@ -76,7 +76,7 @@ func TestTopicCommands(t *testing.T) {
 		{"browse orders --partition 1", "POSITION_OUT_OF_RANGE", 1},
 		{"browse orders -n -1", "must not be negative", 2},
 		{"tail orders --group billing -n 1", "  0-0  key=k  region=eu  one", 0},
-		{"tail orders --group billing -n 1 --json", `"attempt":1,"correlationId":"","headers":{"region":"eu"},"id":"0-2",` +
+		{"tail orders --group billing -n 1 --json", `"attempt":1,"correlationId":"","deduplicationId":"","headers":{"region":"eu"},"id":"0-2",` +
 			`"key":"k","partition":0,"payload":"dGhyZWU=","position":"2"`, 0},
 		{"tail orders --group typo", `group typo is not subscribed to orders; "topics subscribe" subscribes it`, 1},
 		{"tail nothing --group typo", "TOPIC_NOT_FOUND", 1},
