@@ -69,11 +69,12 @@ func TestDelivery(t *testing.T) {
 		m    *Message
 		want int64 // ms
 	}{
-		"at once":           {&Message{Key: "k"}, 0},
-		"no delay":          {&Message{Delay: durationpb.New(0)}, 0},
-		"a delay":           {&Message{Delay: durationpb.New(877 * time.Millisecond)}, 1_800_000_001_000},
-		"rounded up":        {&Message{Delay: durationpb.New(time.Nanosecond)}, 1_800_000_000_124},
-		"a time":            {&Message{DeliverTime: &timestamppb.Timestamp{Seconds: 1_900_000_000, Nanos: 1}}, 1_900_000_000_001},
+		"at once":    {&Message{Key: "k"}, 0},
+		"no delay":   {&Message{Delay: durationpb.New(0)}, 0},
+		"a delay":    {&Message{Delay: durationpb.New(877 * time.Millisecond)}, 1_800_000_001_000},
+		"rounded up": {&Message{Delay: durationpb.New(time.Nanosecond)}, 1_800_000_000_124},
+		"a time": {&Message{DeliverTime: &timestamppb.Timestamp{Seconds: 1_900_000_000, Nanos: 1}},
+			1_900_000_000_001},
 		"now":               {&Message{DeliverTime: timestamppb.New(at)}, 0},
 		"past":              {&Message{DeliverTime: &timestamppb.Timestamp{Seconds: -5, Nanos: 7}}, 0},
 		"in the far future": {&Message{DeliverTime: &timestamppb.Timestamp{Seconds: 1 << 50}}, maxSeconds * 1000},
