@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/store/embedded"
@@ -139,19 +141,35 @@ func benchDelivery(b *testing.B, mode topicv1.CompletionMode, groups int) {
 }
 
 // BenchmarkPublish is publishes of one message of 300 bytes by 64 publishers, each
-// answered when it is durable.
+// answered when it is durable: without more, with a number of its producer, with an id, and with a delay.
 func BenchmarkPublish(b *testing.B) {
+	var n atomic.Int64
+	for name, request := range map[string]func(r *topicv1.PublishRequest){
+		"plain": func(*topicv1.PublishRequest) {},
+		"number": func(r *topicv1.PublishRequest) {
+			r.Producer = &topicv1.Producer{Id: fmt.Sprint("p", n.Add(1)), Number: 1}
+		},
+		"id":    func(r *topicv1.PublishRequest) { r.Messages[0].DeduplicationId = fmt.Sprint(n.Add(1)) },
+		"delay": func(r *topicv1.PublishRequest) { r.Messages[0].Delay = durationpb.New(100 * time.Millisecond) },
+	} {
+		b.Run(name, func(b *testing.B) { benchPublish(b, request) })
+	}
+}
+
+func benchPublish(b *testing.B, change func(*topicv1.PublishRequest)) {
 	s := benchService(b)
 	if _, err := s.Configure(b.Context(), op, &topicv1.ConfigureTopicRequest{Topic: "t"}); err != nil {
 		b.Fatal(err)
 	}
-	list := []*topicv1.TopicMessage{{Payload: make([]byte, 300)}}
+	payload := make([]byte, 300)
 	b.SetParallelism(32)
 	before := cpu()
 	b.ResetTimer()
 	b.RunParallel(func(p *testing.PB) {
 		for p.Next() {
-			if _, err := s.Publish(context.Background(), op, &topicv1.PublishRequest{Topic: "t", Messages: list}); err != nil {
+			r := &topicv1.PublishRequest{Topic: "t", Messages: []*topicv1.TopicMessage{{Payload: payload}}}
+			change(r)
+			if _, err := s.Publish(context.Background(), op, r); err != nil {
 				b.Error(err)
 				return
 			}

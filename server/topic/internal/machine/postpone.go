@@ -16,8 +16,8 @@ import (
 // again need not read it. It is found again after a restart as Next comes to it, so no cursor has it.
 
 // MaxPostponed is how many messages of a partition may be known not to be due: see Postponed. They are open in each
-// group, and the rest of MaxOpen is for others.
-const MaxPostponed = MaxOpen / 2
+// group. If acknowledged messages lie between them, they take half of a cursor, and the rest is for others.
+const MaxPostponed = MaxOpen / 4
 
 // schedule is what is known not to be due in a partition.
 type schedule struct {
