@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
@@ -197,6 +198,47 @@ func TestDeduplicationAtTheSameTime(t *testing.T) {
 	})
 }
 
+// A clock that was ahead keeps no id for longer than the window, and what was published by it makes no other id known
+// for longer.
+func TestDeduplicationAndTheClock(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		x.groups("t", "g")
+		publish := func(want string, list ...*topicv1.TopicMessage) {
+			t.Helper()
+			got, err := x.identified("t", list...)
+			testkit.Must(t, err)
+			testkit.Equal(t, "place", got, want)
+		}
+		x.ahead.Store(int64(time.Hour))
+		publish("0-0", withID("a", "1"))
+		x.ahead.Store(0)
+		publish("0-1 0-2", withID("b", "2"), withID("a", "of today"))
+		testkit.Advance(serving.IDWindow + time.Second)
+		publish("0-3", withID("b", "another"))
+	})
+}
+
+// A repetition is answered also where no message is stored any more: the topic is full, or as many wait as may.
+func TestRepetitionsWhereThereIsNoRoom(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		x.configure("t", &topicv1.TopicConfig{MaxBytes: proto.Int64(1 << 20)})
+		first := withID("a", strings.Repeat("x", 1000))
+		first.Delay = durationpb.New(time.Hour)
+		got, err := x.identified("t", first)
+		testkit.Must(t, err)
+		testkit.Equal(t, "the first", got, "0-0")
+		for i := 0; err == nil; i++ {
+			_, err = x.identified("t", withID(fmt.Sprint(i), strings.Repeat("y", 100_000)))
+		}
+		refusedAs(t, err, refusal.TopicFull)
+		got, err = x.identified("t", first)
+		testkit.Must(t, err)
+		testkit.Equal(t, "again", got, "0-0=")
+		_, err = x.identified("t", first, withID("new", strings.Repeat("z", 100_000)))
+		refusedAs(t, err, refusal.TopicFull)
+	})
+}
+
 // As many ids are known of a partition as may be: more are refused, messages without an id are not. Ids whose window is
 // over have no share in that, nor have those of a topic that nobody publishes to any more.
 func TestManyIDs(t *testing.T) {
@@ -218,9 +260,9 @@ func TestManyIDs(t *testing.T) {
 		testkit.Must(t, fill("t", 0, serving.MaxIDs))
 		_, err := x.identified("t", withID("one more", ""))
 		refusedAs(t, err, refusal.TooMany)
-		again, err := x.identified("t", withID("7", ""))
+		again, err := x.identified("t", withID("7", ""), withID("8", ""))
 		testkit.Must(t, err)
-		testkit.Equal(t, "one that is known", again, "0-7=")
+		testkit.Equal(t, "those that are known", again, "0-7= 0-8=")
 		x.publish("t", 0, 10)
 		x.restart()
 		_, err = x.identified("t", withID("one more", ""))

@@ -1,7 +1,10 @@
 package topic
 
 import (
+	"context"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -201,6 +204,53 @@ func TestManyDelayed(t *testing.T) {
 		testkit.Equal(t, "in order", payloads(due), numbers(0, machine.MaxPostponed+1))
 		idle := x.work(attach("idle"))
 		testkit.Equal(t, "of a group that comes later", len(idle), 3*machine.MaxPostponed+1)
+	})
+}
+
+// What waits is counted from the log when no member reads it: after a restart not more may wait than before, and a
+// group gets what does not wait. Publishers at the same time do not get in more together.
+func TestDelayedAreCounted(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		x.groups("t")
+		x.subscribe("t", "g", &topicv1.SubscriptionConfig{HeartbeatTimeout: durationpb.New(24 * time.Hour)})
+		publish := func(from, n int) error {
+			for ; n > 0; n -= 1024 {
+				var list []*topicv1.TopicMessage
+				for _, m := range messages(from, min(n, 1024)) {
+					m.Delay = durationpb.New(time.Hour)
+					list = append(list, m, &topicv1.TopicMessage{Payload: []byte("between")})
+				}
+				_, err := x.Publish(context.Background(), op, &topicv1.PublishRequest{Topic: "t", Messages: list})
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		const most = machine.MaxPostponed
+		testkit.Must(t, publish(0, most/2))
+		x.restart()
+		testkit.Must(t, publish(most/2, most/4))
+		x.restart()
+		testkit.Must(t, publish(0, most/8))
+		var stored atomic.Int64
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				if publish(0, most/64) == nil {
+					stored.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		testkit.Equal(t, "that were let in together", stored.Load(), 8)
+		refusedAs(t, publish(0, 1), refusal.TooMany)
+		s, err := x.Attach(t.Context(), op, &topicv1.Attach{Topic: "t", Group: "g", RenewCredits: true,
+			Credits: &topicv1.Credits{Messages: 60_000}}, false)
+		testkit.Must(t, err)
+		testkit.Equal(t, "between", len(x.work(s)), most)
+		testkit.Advance(time.Hour)
+		testkit.Equal(t, "when they are due", len(x.work(s)), most)
 	})
 }
 

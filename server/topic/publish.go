@@ -120,7 +120,7 @@ func (s *Service) store(
 	admitted := false
 	for range schemaAttempts {
 		terms := &serving.Terms{Schema: l.View().Config.GetSchema()}
-		if err := s.checkSchema(ctx, terms.Schema, r.GetMessages(), appends); err != nil {
+		if err := s.checkSchema(ctx, l, terms.Schema, r.GetMessages(), appends); err != nil {
 			return nil, err
 		}
 		if !admitted {
@@ -141,7 +141,8 @@ func (s *Service) store(
 // remembers stores nothing: it is let through, so that its sender learns what became of it, although
 // the topic may have another schema since.
 func (s *Service) checkSchema(
-	ctx context.Context, by *topicv1.TopicSchema, messages []*topicv1.TopicMessage, appends []commitlog.Append,
+	ctx context.Context, l *serving.OpenTopic, by *topicv1.TopicSchema, messages []*topicv1.TopicMessage,
+	appends []commitlog.Append,
 ) error {
 	if by == nil {
 		return nil
@@ -150,7 +151,7 @@ func (s *Service) checkSchema(
 	if refused, ok := refusal.Of(err); !ok || refused.Reason != refusal.SchemaMismatch {
 		return err
 	}
-	if known, lookup := s.engine.Publisher.Remembers(ctx, appends); known || lookup != nil {
+	if known, lookup := s.engine.Publisher.Remembers(ctx, l, appends); known || lookup != nil {
 		return lookup
 	}
 	s.engine.Counters.Mismatched.Add(1)

@@ -16,6 +16,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
@@ -51,6 +52,8 @@ type Config struct {
 	Groups *serving.GroupMetrics
 	// Sessions, if given, are shared with other services of the process.
 	Sessions *serving.Places
+	// KnownIDs, if given, counts the ids of messages that the services of the process know.
+	KnownIDs *atomic.Int64
 	// Push, if given, sends messages to webhooks, for all services of the process.
 	Push *push.Sender
 }
@@ -98,7 +101,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	s := &Service{cfg: cfg, schemas: schemas, sessions: map[string]*Session{}, engine: serving.New(serving.Config{
 		Catalog: c, Log: cfg.Log, Events: cfg.Events, Clock: cfg.Clock, Logger: cfg.Logger, Resident: cfg.Resident,
 		MaxBytes: cfg.MaxBytes,
-		Counters: &serving.Counters{}, Groups: cfg.Groups,
+		Counters: &serving.Counters{}, Groups: cfg.Groups, Known: cfg.KnownIDs,
 	})}
 	s.jobs = operations.NewJobs(operations.JobsConfig{
 		Engine: s.engine, Audit: cfg.Audit, Schedule: cfg.Jobs, EndSilent: s.endSilent,

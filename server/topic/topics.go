@@ -80,6 +80,10 @@ func (s *Service) configure(
 			return &topicv1.ConfigureTopicResponse{Topic: s.describe(t, warnings), Created: true}, nil
 		}
 	}
+	t, err := s.find(c, r.GetTopic(), admin) // another one may have made it since Configure looked
+	if err != nil {
+		return nil, err
+	}
 	return s.reconfigure(ctx, t, r, change)
 }
 

@@ -1,6 +1,8 @@
 package topic
 
 import (
+	"time"
+
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -34,6 +36,10 @@ type request struct {
 	number  int64 // 0: none
 	entries []*entry
 }
+
+// uncertain reports whether the server may have forgotten the ids of a request that was sent first so long ago: it
+// knows them for five minutes.
+func (r *request) uncertain(age time.Duration) bool { return r.number == 0 && age > 4*time.Minute }
 
 // buffer has the messages that are not stored yet, in order, and cuts requests from them.
 // It does no I/O and is guarded by its owner.

@@ -3,6 +3,7 @@ package topic
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -42,6 +43,8 @@ func TestRequestsAreCut(t *testing.T) {
 		r := b.take()
 		testkit.Equal(t, "messages", len(r.entries), 2)
 		testkit.Equal(t, "number", r.message("t", "p").GetProducer().GetNumber(), want)
+		testkit.Equal(t, "uncertain at once", r.uncertain(time.Minute), false)
+		testkit.Equal(t, "uncertain after the window", r.uncertain(time.Hour), want == 0)
 		testkit.Equal(t, "key", r.entries[0].message.GetKey(), string(rune('a'+2*i)))
 	}
 	payload := make([]byte, 1<<20)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"buf.build/go/protovalidate"
 	"github.com/google/uuid"
@@ -205,6 +206,10 @@ func (p *Publisher) run(ctx context.Context) {
 	}
 }
 
+// ErrUncertain says that a message with a deduplication_id was not answered for so long that the server may not know
+// its id any more. It is stored, or not: a repetition may store it twice.
+var ErrUncertain = errors.New("topic: it is not known whether the message is stored, and its id may be forgotten")
+
 // forOne reports whether a request is refused for one of its messages, which is not as the topic's schema says, or
 // whose id another message has. None of them is stored.
 func forOne(err error) bool {
@@ -231,7 +236,7 @@ func (p *Publisher) deliver(ctx context.Context, r *request) {
 
 // send repeats a request until it is answered.
 func (p *Publisher) send(ctx context.Context, r *request) ([]*Result, error) {
-	message, again := r.message(p.topic, p.producer), newRetry()
+	message, again, began := r.message(p.topic, p.producer), newRetry(), time.Now()
 	for first := true; ; first = false {
 		if n := p.client.shown.restores(); n != p.restores {
 			p.restores = n
@@ -253,6 +258,9 @@ func (p *Publisher) send(ctx context.Context, r *request) ([]*Result, error) {
 			return nil, fmt.Errorf("%w: %w", ErrClosed, err)
 		}
 		v := again.failed(err)
+		if r.uncertain(time.Since(began) + v.pause) {
+			return nil, fmt.Errorf("%w: %w", ErrUncertain, err)
+		}
 		if v.final || v.renew && !p.client.renew(ctx) {
 			return nil, err
 		}

@@ -136,7 +136,7 @@ var secNames = []protoreflect.Name{"topic", "group", "session", "principal"}
 // requests and searches, and what is looked for within what another field names. The request of a code is looked
 // at apart, in codesOfOthers: attempts are counted.
 var secOwnNames = []protoreflect.Name{"request_id", "client_message_id", "client_event_id", "correlation_id",
-	"search_id",
+	"deduplication_id", "search_id",
 	"result_id", "result_ids", "message_id"}
 
 // secGiven are fields where others' ids are meant: whom to add, to write to, to block, or to give a role; of whom

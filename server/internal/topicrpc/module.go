@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -70,6 +71,7 @@ type Module struct {
 	events       *topiclog.Log
 	sums         *sums
 	sessions     *topic.Sessions     // of all slots
+	knownIDs     atomic.Int64        // of messages, of all slots
 	groups       *topic.GroupMetrics // of all slots
 	guard        *egress.Guard       // on the way to webhooks
 	push         *topic.PushSender   // of all slots

@@ -75,6 +75,18 @@ func (s *schedule) trim(start int64) {
 // Postponed returns how many messages are known not to be due: those that Note or Next has come to. Elapsed precedes.
 func (p *Machine) Postponed() int { return len(p.schedule.order) }
 
+// FirstOpen returns the lowest position that a group reads or is owed and has not acknowledged; the end if there is
+// none.
+func (p *Machine) FirstOpen() int64 {
+	first := p.end
+	for _, g := range p.groups {
+		if g.state != Cancelled {
+			first = min(first, g.nextOpen(p.start))
+		}
+	}
+	return first
+}
+
 // postpone makes a message wait until it is due, at a time of the clock of Elapsed.
 func (d *delivery) postpone(position, due int64) {
 	d.take(position, position+1)

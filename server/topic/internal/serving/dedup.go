@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -56,12 +57,25 @@ type identified struct {
 // idIndex is what is known of the ids of a partition.
 type idIndex struct {
 	all     *atomic.Int64 // ids that are known, of all topics
-	loading sync.Mutex    // held while the log is read
+	loading chan struct{} // full while the log is read, from next on
+	next    int64         // -1: it is to be read from the beginning of the window
 
 	mu     sync.Mutex
 	loaded bool
+	round  int // counts what was forgotten
 	known  map[idHash]*identified
 	order  []idHash // of those that are stored, the oldest first
+}
+
+func newIDIndex(all *atomic.Int64) idIndex {
+	return idIndex{all: cmp.Or(all, new(atomic.Int64)), loading: make(chan struct{}, 1), next: -1}
+}
+
+// valid reports whether the id of a message that is stored is known at a time. A clock that was set back, or that of
+// an earlier owner, does not keep it for longer.
+func (m *identified) valid(now int64) bool {
+	window := IDWindow.Milliseconds()
+	return m.at > now-window && m.at < now+window
 }
 
 // storedLocked notes that a message with an id is stored.
@@ -76,18 +90,19 @@ func (o *idIndex) storedLocked(h idHash, m *identified) {
 	o.order = append(o.order, h)
 }
 
-// expireLocked forgets the ids that were stored at a time or before. What is published now is not among them.
-func (o *idIndex) expireLocked(before int64) {
+// dropLocked forgets the ids of messages that are stored, from the oldest on, as long as old says so.
+func (o *idIndex) dropLocked(old func(*identified) bool) {
 	n := 0
 	for ; n < len(o.order); n++ {
 		m := o.known[o.order[n]]
-		if m != nil && m.ended == nil && m.at > before {
+		if m == nil || m.ended != nil { // it was dropped, or is published again
+			continue
+		}
+		if !old(m) {
 			break
 		}
-		if m != nil && m.ended == nil {
-			delete(o.known, o.order[n])
-			o.all.Add(-1)
-		}
+		delete(o.known, o.order[n])
+		o.all.Add(-1)
 	}
 	o.order = slices.Delete(o.order, 0, n)
 }
@@ -96,58 +111,83 @@ func (o *idIndex) expireLocked(before int64) {
 func (o *idIndex) expire(now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.expireLocked(now.Add(-IDWindow).UnixMilli())
+	o.dropLocked(func(m *identified) bool { return !m.valid(now.UnixMilli()) })
 }
 
 // forget forgets all that is stored: the log is read again.
 func (o *idIndex) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.expireLocked(1<<63 - 1)
+	o.dropLocked(func(*identified) bool { return true })
 	o.loaded = false
+	o.round++
 }
 
 // load reads the ids of the window from the log, unless that has been done. A publish without ids may append
-// meanwhile; one with ids waits here.
+// meanwhile; one with ids waits here. If the caller gives up, the next one continues where it was.
 func (o *idIndex) load(ctx context.Context, log commitlog.Reader, p commitlog.Partition, now time.Time) error {
-	o.loading.Lock()
-	defer o.loading.Unlock()
+	select {
+	case o.loading <- struct{}{}:
+		defer func() { <-o.loading }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	o.mu.Lock()
-	loaded := o.loaded
+	loaded, round := o.loaded, o.round
 	o.mu.Unlock()
 	if loaded {
 		return nil
 	}
-	from, err := log.PositionAt(ctx, p, now.Add(-IDWindow))
+	err := func() (err error) {
+		if o.next < 0 {
+			if o.next, err = log.PositionAt(ctx, p, now.Add(-IDWindow)); err != nil {
+				return err
+			}
+		}
+		return scan(ctx, log, p, &o.next, machine.NoEnd, func(b *commitlog.Batch) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.noteLocked(b)
+		})
+	}()
 	if err != nil {
 		return fmt.Errorf("reading the ids of messages: %w", err)
 	}
-	for {
-		batches, err := log.Read(ctx, p, from, idRead)
+	o.next = -1
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.loaded = o.round == round // if not, what was read was forgotten meanwhile, and is read again
+	return nil
+}
+
+// scan calls f with the batches of a log from a position on, up to another one or the end. It moves the position on,
+// so that a scan which fails can be continued. What is trimmed meanwhile, or damaged, is passed over: others say so.
+func scan(
+	ctx context.Context, log commitlog.Reader, p commitlog.Partition, next *int64, end int64, f func(*commitlog.Batch),
+) error {
+	for *next < end {
+		batches, err := log.Read(ctx, p, *next, idRead)
 		var damaged *commitlog.CorruptError
 		switch {
 		case errors.Is(err, commitlog.ErrTrimmed):
-			if from, _, err = log.Bounds(ctx, p); err == nil {
-				continue
+			if *next, _, err = log.Bounds(ctx, p); err != nil {
+				return err
 			}
-		case errors.As(err, &damaged): // its ids are lost, and others say so
-			from = damaged.To
 			continue
-		}
-		if err != nil {
-			return fmt.Errorf("reading the ids of messages: %w", err)
-		}
-		o.mu.Lock()
-		o.loaded = len(batches) == 0
-		for _, b := range batches {
-			o.noteLocked(b)
-			from = b.End()
-		}
-		o.mu.Unlock()
-		if len(batches) == 0 {
+		case errors.As(err, &damaged):
+			*next = damaged.To
+			continue
+		case err != nil:
+			return err
+		case len(batches) == 0:
 			return nil
 		}
+		for _, b := range batches {
+			f(b)
+			*next = b.End()
+		}
 	}
+	return nil
 }
 
 // noteLocked notes the ids of a batch.
@@ -161,6 +201,16 @@ func (o *idIndex) noteLocked(b *commitlog.Batch) {
 			})
 		}
 	}
+}
+
+// knows reports whether all messages of an append have ids that are known, with the same content: they are stored.
+func (o *idIndex) knows(messages []*commitlog.Message, now int64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.loaded && len(messages) > 0 && !slices.ContainsFunc(messages, func(m *commitlog.Message) bool {
+		was := o.known[hashOf(m.GetDeduplicationId())]
+		return was == nil || was.ended != nil || !was.valid(now) || was.content != commitlog.ContentOf(m)
+	})
 }
 
 // Placed is where a message of a publish stands. Replayed: it was stored before.
@@ -202,11 +252,11 @@ func (c *claim) end() {
 // take claims the ids of the messages of a partition that are new. It returns for each message the one of which it is a
 // repetition, nil if it is none, or has no id; and for each of these that is claimed what is to get its position.
 func (c *claim) take(
-	ctx context.Context, o *idIndex, messages []*commitlog.Message,
+	ctx context.Context, o *idIndex, messages []*commitlog.Message, now int64,
 ) (copies, own []*identified, err error) {
 	for {
 		var wait <-chan struct{}
-		if copies, own, wait, err = c.tryTake(o, messages); wait == nil {
+		if copies, own, wait, err = c.tryTake(o, messages, now); wait == nil {
 			return copies, own, err
 		}
 		select {
@@ -219,7 +269,7 @@ func (c *claim) take(
 
 // tryTake is take that claims nothing if an id belongs to another claim, and returns what to wait for.
 func (c *claim) tryTake(
-	o *idIndex, messages []*commitlog.Message,
+	o *idIndex, messages []*commitlog.Message, now int64,
 ) (copies, own []*identified, wait <-chan struct{}, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -227,13 +277,16 @@ func (c *claim) tryTake(
 		return nil, nil, nil, errNotLoaded
 	}
 	copies, own = make([]*identified, len(messages)), make([]*identified, len(messages))
-	fresh := map[idHash]*identified{}
+	fresh, replaced := map[idHash]*identified{}, 0
 	for i, m := range messages {
 		if m.GetDeduplicationId() == "" {
 			continue
 		}
 		h, content := hashOf(m.GetDeduplicationId()), commitlog.ContentOf(m)
-		was := cmp.Or(o.known[h], fresh[h])
+		was := cmp.Or(fresh[h], o.known[h])
+		if was != nil && was.ended == nil && !was.valid(now) {
+			was, replaced = nil, replaced+1
+		}
 		switch {
 		case was == nil:
 			own[i] = &identified{content: content, position: -1, ended: c.ended}
@@ -249,13 +302,14 @@ func (c *claim) tryTake(
 			copies[i] = was
 		}
 	}
-	if len(o.known)+len(fresh) > MaxIDs || o.all.Load()+int64(len(fresh)) > MaxAllIDs {
+	more := len(fresh) - replaced
+	if more > 0 && (len(o.known)+more > MaxIDs || o.all.Load()+int64(more) > MaxAllIDs) {
 		return nil, nil, nil, errManyIDs
 	}
 	if o.known == nil {
 		o.known = map[idHash]*identified{}
 	}
-	o.all.Add(int64(len(fresh)))
+	o.all.Add(int64(more))
 	for h, m := range fresh {
 		o.known[h] = m
 		c.ids = append(c.ids, claimed{o, h, m})
@@ -379,7 +433,7 @@ func (p *Publisher) claim(
 			return nil, nil, err
 		}
 		o.expire(now)
-		copies, own, err = c.take(ctx, o, a.Messages)
+		copies, own, err = c.take(ctx, o, a.Messages, now.UnixMilli())
 		switch {
 		case errors.Is(err, errNotLoaded):
 		case errors.Is(err, errManyIDs) && !looked:

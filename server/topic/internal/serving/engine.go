@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync/atomic"
@@ -25,6 +26,7 @@ type Config struct {
 	MaxBytes int64 // of the messages of a topic that has no other bound; 0: unlimited
 	Counters *Counters
 	Groups   *GroupMetrics
+	Known    *atomic.Int64 // ids of messages that are known, see dedup.go; nil: of this Engine
 }
 
 // Observer is notified by an Engine. Its methods do not wait.
@@ -61,7 +63,7 @@ type Engine struct {
 	Backfills     *Backfills
 	Sweep         *Sweep
 
-	known atomic.Int64 // ids of messages that are known, see once.go
+	known *atomic.Int64 // see Config
 }
 
 // New makes an Engine without open topics.
@@ -70,6 +72,7 @@ func New(c Config) *Engine {
 	e := &Engine{
 		Catalog: c.Catalog, Store: c.Catalog.Store(), Log: c.Log, Logger: c.Logger, Counters: c.Counters, Clock: c.Clock,
 		Groups:   c.Groups,
+		known:    cmp.Or(c.Known, new(atomic.Int64)),
 		Steady:   func() time.Time { return start.Add(time.Since(begin)) },
 		Began:    start,
 		MaxBytes: c.MaxBytes,

@@ -1,7 +1,6 @@
 package serving
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,14 +39,15 @@ type Partition struct {
 
 	cfg PartitionConfig
 
-	mu       sync.Mutex
-	machine  *machine.Machine
-	resident resident
-	saved    map[string]*saved
-	machined uint64  // version of the machine's own state that is stored
-	ids      idIndex // has a lock of its own
-	dirty    bool    // it stands in the flusher's list
-	closed   bool    // its rows are being removed
+	mu        sync.Mutex
+	machine   *machine.Machine
+	resident  resident
+	saved     map[string]*saved
+	machined  uint64  // version of the machine's own state that is stored
+	ids       idIndex // has a lock of its own
+	postponed postponed
+	dirty     bool // it stands in the flusher's list
+	closed    bool // its rows are being removed
 }
 
 // saved is what of a group is stored.
@@ -70,7 +70,8 @@ func OpenPartition(
 		return nil, fmt.Errorf("bounds of %s: %w", address, err)
 	}
 	p := &Partition{Address: address, cfg: cfg, saved: map[string]*saved{}}
-	p.ids.all = cmp.Or(cfg.Known, new(atomic.Int64))
+	p.ids = newIDIndex(cfg.Known)
+	p.postponed = postponed{counting: make(chan struct{}, 1), next: -1}
 	p.resident.end = end
 	p.resident.tail.memory, p.resident.cached.memory = cfg.Memory, cfg.Memory
 	p.machine = machine.New(address.Number, start, end, &p.resident)
@@ -203,14 +204,6 @@ func (p *Partition) Durable(end int64) {
 	if p.closed { // while it was being written
 		p.resident.give(&p.resident.tail)
 	}
-}
-
-// Postponed returns how many messages are known not to be due.
-func (p *Partition) Postponed() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.elapsedLocked()
-	return p.machine.Postponed()
 }
 
 // OldestDue returns the lowest position that is due to a group, and since when; zero if that is not in memory. It

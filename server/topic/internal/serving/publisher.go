@@ -81,6 +81,9 @@ var ErrSchemaChanged = errors.New("serving: the topic's schema was changed")
 func (p *Publisher) Append(
 	ctx context.Context, l *OpenTopic, appends []commitlog.Append, terms *Terms,
 ) ([]commitlog.Appended, error) {
+	if err := p.countPostponed(ctx, l, appends); err != nil {
+		return nil, err
+	}
 	pending, began, err := p.begin(ctx, l, appends, terms)
 	if err == nil {
 		// What has its positions will be durable, whether or not the caller waits.
@@ -151,6 +154,11 @@ func (p *Publisher) begin(
 				"Topic '%s' has zero ACTIVE subscriptions and blocks writes", t.Name)
 		}
 		p.engine.Counters.Unsubscribed.Add(1)
+	}
+	done, err := p.postpone(ctx, l, appends)
+	defer done()
+	if err != nil {
+		return nil, began, err
 	}
 	began = time.Now()
 	if pending, err = p.engine.Log.Begin(ctx, appends); err != nil {

@@ -2,11 +2,11 @@ package serving
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
-	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
@@ -40,50 +40,27 @@ func (s *topicSize) admit(n, most int64, now time.Time, look func() (int64, erro
 	return true, s.bytes, nil
 }
 
-// Admit refuses a publish of so many bytes to a topic that has as many as it may, on a disk that is short, where
-// the rest is for chats, and of messages that wait behind as many as may wait. A request whose number the topic
-// remembers stores nothing and is let through, so that its sender learns what became of it.
+// Admit refuses a publish of so many bytes to a topic that has as many as it may, and on a disk that is short: there
+// the rest is for chats. A request that the topic remembers stores nothing and is let through, so that its sender
+// learns what became of it.
 func (p *Publisher) Admit(ctx context.Context, l *OpenTopic, appends []commitlog.Append, n int64) error {
 	full, err := p.full(ctx, l, n)
-	if full == nil && err == nil {
-		full = p.waiting(l, appends)
-	}
 	if full == nil || err != nil {
 		return err
 	}
-	if known, err := p.Remembers(ctx, appends); known || err != nil {
+	if known, err := p.Remembers(ctx, l, appends); known || err != nil {
 		return err
 	}
-	if full.Reason != refusal.TooMany {
-		p.engine.Counters.Full.Add(1)
-	}
+	p.engine.Counters.Full.Add(1)
 	return full
 }
 
-// waiting says why no more messages may wait for their time in a partition; nil if they may. Those that are stored at
-// the same time may be more by as many.
-func (p *Publisher) waiting(l *OpenTopic, appends []commitlog.Append) *refusal.Error {
-	for _, a := range appends {
-		n, now := 0, p.engine.Clock().UnixMilli()
-		for _, m := range a.Messages {
-			if commitlog.Delivery(m, now) != 0 {
-				n++
-			}
-		}
-		if n > 0 && l.Parts[a.Partition.Number].Postponed()+n > machine.MaxPostponed {
-			return refusal.New(refusal.TooMany, "in partition %d of topic %q up to %d messages may wait for their time, and "+
-				"nothing of this is stored: publish without delay, later, or with keys of other partitions",
-				a.Partition.Number, l.Name, machine.MaxPostponed)
-		}
-	}
-	return nil
-}
-
-// Remembers reports whether the topic remembers the number of a request, which then stores nothing.
-func (p *Publisher) Remembers(ctx context.Context, appends []commitlog.Append) (bool, error) {
+// Remembers reports whether the topic remembers the number of a request, or the ids of all its messages: then it
+// stores nothing.
+func (p *Publisher) Remembers(ctx context.Context, l *OpenTopic, appends []commitlog.Append) (bool, error) {
 	producer := appends[0].Producer
 	if producer.ID == "" {
-		return false, nil
+		return p.knowsAll(ctx, l, appends)
 	}
 	known, err := p.engine.Log.Remembered(ctx, appends[0].Partition, producer.ID)
 	for _, x := range known {
@@ -92,6 +69,24 @@ func (p *Publisher) Remembers(ctx context.Context, appends []commitlog.Append) (
 		}
 	}
 	return false, err
+}
+
+// knowsAll reports whether all messages have ids that are known.
+func (p *Publisher) knowsAll(ctx context.Context, l *OpenTopic, appends []commitlog.Append) (bool, error) {
+	now := p.engine.Clock()
+	for _, a := range appends {
+		if slices.ContainsFunc(a.Messages, func(m *commitlog.Message) bool { return m.GetDeduplicationId() == "" }) {
+			return false, nil
+		}
+		o := &l.Parts[a.Partition.Number].ids
+		if err := o.load(ctx, p.engine.Log, a.Partition, now); err != nil {
+			return false, err
+		}
+		if !o.knows(a.Messages, now.UnixMilli()) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // full says why a publish of so many bytes has no room; nil if it has.

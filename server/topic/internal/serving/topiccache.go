@@ -103,7 +103,7 @@ func (s *TopicCache) load(ctx context.Context, t *storage.Topic) (*OpenTopic, er
 	}
 	cfg := PartitionConfig{
 		Store: s.engine.Store, Log: reader, Flusher: s.engine.Flusher, Memory: s.engine.Memory, Clock: s.engine.Steady,
-		Wall: s.engine.Clock, Known: &s.engine.known, Logger: s.engine.Logger,
+		Wall: s.engine.Clock, Known: s.engine.known, Logger: s.engine.Logger,
 		Released: func(c machine.Cause, n int64) { s.engine.Counters.Ledger[c].Add(n) },
 	}
 	for n := range v.Config.GetPartitions() {

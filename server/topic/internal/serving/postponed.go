@@ -1,0 +1,122 @@
+package serving
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/topic/internal/machine"
+	"github.com/parley-chat/parley/server/topic/refusal"
+)
+
+// How many messages of a partition wait for their time is known from the log, as far as a group has not acknowledged
+// it: what all have acknowledged waits for nobody. It is read there when a message that waits is published to the
+// partition first after it was opened. Without that each restart would let in as many again while no member reads
+// them, and a group would come to more than it may have open.
+type postponed struct {
+	counting chan struct{} // full while the log is read, from next on
+	next     int64         // -1: it is to be read from the first open message
+
+	// The partition's lock guards these.
+	counted  bool
+	reserved int // that are being stored
+}
+
+// CountPostponed reads which messages wait, unless that has been done. If the caller gives up, the next one continues.
+func (p *Partition) CountPostponed(ctx context.Context) error {
+	w := &p.postponed
+	select {
+	case w.counting <- struct{}{}:
+		defer func() { <-w.counting }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	p.mu.Lock()
+	counted := w.counted
+	first := p.machine.FirstOpen()
+	_, end := p.machine.Bounds()
+	p.mu.Unlock()
+	if counted {
+		return nil
+	}
+	if w.next < 0 {
+		w.next = first
+	}
+	if err := scan(ctx, p.cfg.Log, p.Address, &w.next, end, p.Note); err != nil {
+		return fmt.Errorf("reading which messages wait: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w.counted = true // what was stored meanwhile was noted when it was
+	return nil
+}
+
+// reserve reports whether so many more messages may wait. If they may, settled follows.
+func (p *Partition) reserve(n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.elapsedLocked()
+	if p.machine.Postponed()+p.postponed.reserved+n > machine.MaxPostponed {
+		return false
+	}
+	p.postponed.reserved += n
+	return true
+}
+
+// settled says that messages for which reserve made room are noted, or not stored.
+func (p *Partition) settled(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.postponed.reserved -= n
+}
+
+// waiting counts the messages of an append that wait.
+func (p *Publisher) waiting(a commitlog.Append) (n int) {
+	now := p.engine.Clock().UnixMilli()
+	for _, m := range a.Messages {
+		if commitlog.Delivery(m, now) != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// countPostponed prepares postpone, and may read the log.
+func (p *Publisher) countPostponed(ctx context.Context, l *OpenTopic, appends []commitlog.Append) error {
+	for _, a := range appends {
+		if p.waiting(a) > 0 {
+			if err := l.Parts[a.Partition.Number].CountPostponed(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// postpone makes room for the messages that wait, until done is called, or refuses them. A request that the topic
+// remembers stores nothing, and needs none.
+func (p *Publisher) postpone(ctx context.Context, l *OpenTopic, appends []commitlog.Append) (done func(), err error) {
+	var undo []func()
+	done = func() {
+		for _, f := range undo {
+			f()
+		}
+	}
+	for _, a := range appends {
+		part, n := l.Parts[a.Partition.Number], p.waiting(a)
+		if n == 0 {
+			continue
+		}
+		if part.reserve(n) {
+			undo = append(undo, func() { part.settled(n) })
+			continue
+		}
+		if known, err := p.Remembers(ctx, l, appends); known || err != nil {
+			return done, err
+		}
+		return done, refusal.New(refusal.TooMany, "in partition %d of topic %q up to %d messages may wait for their time, "+
+			"and nothing of this is stored: publish without delay, later, or with keys of other partitions",
+			a.Partition.Number, l.Name, machine.MaxPostponed)
+	}
+	return done, nil
+}
