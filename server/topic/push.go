@@ -227,7 +227,7 @@ func (p *pushes) work(ctx, stop context.Context, session *Session, t *storage.To
 	s, g, sub := p.service, session.Group(), session.attached.GetSubscription()
 	push.NewWorker(push.Config{
 		Sender: s.cfg.Push, Session: session, Topic: t.Name, Group: g.Name(), Logger: s.cfg.Logger, Clock: s.engine.Steady,
-		MaxInFlight: int(sub.GetConfig().GetMaxInFlight()), Lease: sub.GetConfig().GetRetry().GetLease().AsDuration(),
+		Lease: sub.GetConfig().GetRetry().GetLease().AsDuration(),
 		Target: func() push.Target {
 			if _, now := p.find(pushedGroup{t.Name, g.Name()}); now != nil {
 				return push.Target{URL: now.Config.GetPush().GetUrl(), Secrets: now.Push.Secrets(s.cfg.Clock())}

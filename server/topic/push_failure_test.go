@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -148,6 +149,49 @@ func TestRetryAfterOfAWebhook(t *testing.T) {
 	}
 }
 
+// A message that was under way, and is taken, does not end the time that the webhook has asked for: the server
+// says when it goes on, and does then. Without such a time it goes on at once.
+func TestRetryAfterBesideASuccess(t *testing.T) {
+	for _, wait := range []string{"", "300"} {
+		pushing(t, retries(1), func(t *testing.T, x *fixture, _ string) {
+			x.hooks.header = http.Header{"Retry-After": {wait}}
+			x.publish("orders", 0, 1)
+			pass(time.Second)
+			late := make(chan struct{})
+			var n atomic.Int64
+			x.hooks.answers(func(pushedRequest) int {
+				if n.Add(1) == 1 {
+					<-late
+					return 200
+				}
+				time.Sleep(10 * time.Millisecond)
+				return 429
+			})
+			x.publish("orders", 1, 3)
+			pass(100 * time.Millisecond)
+			testkit.Equal(t, "requests", len(x.hooks.take()), 3)
+			x.hooks.always(200)
+			close(late)
+			pass(100 * time.Millisecond)
+			if wait == "" {
+				testkit.Equal(t, "requests", len(x.hooks.take()), 2)
+				x.pushState(topicv1.PushState_PUSH_STATE_OK)
+				return
+			}
+			testkit.Equal(t, "requests", len(x.hooks.take()), 0)
+			s := x.pushState(topicv1.PushState_PUSH_STATE_FAILING)
+			if left := time.Until(s.GetNextAttemptAt().AsTime()); left < 299*time.Second || left > 300*time.Second {
+				t.Errorf("the next attempt is in %s", left)
+			}
+			pass(299 * time.Second)
+			testkit.Equal(t, "requests", len(x.hooks.take()), 0)
+			pass(time.Second)
+			testkit.Equal(t, "requests", len(x.hooks.take()), 2)
+			x.pushState(topicv1.PushState_PUSH_STATE_OK)
+		})
+	}
+}
+
 // 410 pauses the subscription, also over a restart, says why, and stands in the audit. A resume continues, and
 // takes the reason away.
 func TestGoneWebhook(t *testing.T) {
@@ -206,6 +250,30 @@ func TestMessagesUnderWay(t *testing.T) {
 			testkit.Equal(t, "requests", len(x.hooks.take()), 1000)
 		})
 	}
+}
+
+// Another max_in_flight holds at once, for a worker that is there already.
+func TestChangedMaxInFlight(t *testing.T) {
+	pushing(t, &topicv1.SubscriptionConfig{MaxInFlight: 1}, func(t *testing.T, x *fixture, _ string) {
+		x.hooks.answers(func(pushedRequest) int { time.Sleep(time.Second); return 200 })
+		x.publish("orders", 0, 200)
+		most := func(bound int32) int {
+			_, err := x.set(op, &topicv1.SubscriptionConfig{MaxInFlight: bound})
+			testkit.Must(t, err)
+			pass(5 * time.Second)
+			x.hooks.mu.Lock()
+			x.hooks.most = 0
+			x.hooks.mu.Unlock()
+			pass(10 * time.Second)
+			x.hooks.mu.Lock()
+			defer x.hooks.mu.Unlock()
+			return x.hooks.most
+		}
+		for _, bound := range []int32{2, 8, 3} {
+			testkit.Equal(t, "requests at a time", most(bound), int(bound))
+		}
+		testkit.Equal(t, "attaches", x.logs.count("DRAINING"), 0)
+	})
 }
 
 const pushMost = push.MaxInFlight

@@ -21,23 +21,31 @@ const (
 type health struct {
 	mu     sync.Mutex
 	window int       // messages at a time
-	most   int       // of window
 	fails  int64     // in a row
 	slow   bool      // one at a time, with pauses
 	step   int       // pauses since it is slow
 	probes int       // failures since it is slow for which an attempt may count
-	next   time.Time // when the next message may be sent
+	next   time.Time // when the next message may be sent, after a failure
+	asked  time.Time // until when the webhook has asked for no message
 }
 
-func newHealth(most int) *health { return &health{window: 1, most: most} }
+func newHealth() *health { return &health{window: 1} }
+
+// until is when the next message may be sent. The caller holds the lock.
+func (h *health) until() time.Time {
+	if h.asked.After(h.next) {
+		return h.asked
+	}
+	return h.next
+}
 
 // room returns how many messages may be asked for while some are under way. If wait is not 0 there is
 // none before that time is over.
 func (h *health) room(now time.Time, inFlight int) (room int, wait time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if now.Before(h.next) {
-		return 0, h.next.Sub(now)
+	if next := h.until(); now.Before(next) {
+		return 0, next.Sub(now)
 	}
 	return max(0, h.window-inFlight), 0
 }
@@ -46,16 +54,22 @@ func (h *health) room(now time.Time, inFlight int) (room int, wait time.Duration
 func (h *health) paused(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return now.Before(h.next)
+	return now.Before(h.until())
 }
 
 // works records that the webhook has looked at a message. The window grows with each, so it doubles in the
-// time of a request. It reports whether that ended a failure.
-func (h *health) works() (recovered bool) {
+// time of a request. It reports whether that ended a failure. What the webhook has asked for lasts:
+//
+//  1. Two requests are under way. The webhook answers one with 429, and asks for an hour without messages.
+//  2. It takes the other, which it got before. That does not take back what it has asked for.
+func (h *health) works(now time.Time) (recovered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if now.Before(h.asked) {
+		return false
+	}
 	recovered = h.slow
-	h.window = min(h.window+1, h.most)
+	h.window = min(h.window+1, MaxInFlight)
 	h.fails, h.slow, h.step, h.probes, h.next = 0, false, 0, 0, time.Time{}
 	return recovered
 }
@@ -69,7 +83,7 @@ func (h *health) failed(now time.Time, o outcome) (counts bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.fails++
-	was, late := h.slow, now.Before(h.next)
+	was, late := h.slow, now.Before(h.until())
 	h.slow = h.slow || o.verdict == unavailable || h.fails >= slowAfter
 	if !h.slow {
 		return true
@@ -79,8 +93,8 @@ func (h *health) failed(now time.Time, o outcome) (counts bool) {
 		h.next = now.Add(min(firstPause<<min(h.step, 10), longestPause))
 		h.step++
 	}
-	if asked := now.Add(o.wait); asked.After(h.next) {
-		h.next = asked
+	if asked := now.Add(o.wait); asked.After(h.asked) {
+		h.asked = asked
 	}
 	switch {
 	case o.verdict == unavailable || was && late:
@@ -96,5 +110,5 @@ func (h *health) failed(now time.Time, o outcome) (counts bool) {
 func (h *health) report() (slow bool, fails int64, next time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.slow, h.fails, h.next
+	return h.slow, h.fails, h.until()
 }

@@ -115,23 +115,23 @@ func TestBroken(t *testing.T) {
 
 // The window begins with one message, and grows by one with each that the webhook has looked at, up to its most.
 func TestWindowGrows(t *testing.T) {
-	h, now := newHealth(3), time.Now()
-	for _, want := range []int{1, 2, 3, 3} {
+	h, now := newHealth(), time.Now()
+	for i := range MaxInFlight + 3 {
 		room, pause := h.room(now, 0)
-		testkit.Equal(t, "room", room, want)
+		testkit.Equal(t, "room", room, min(i+1, MaxInFlight))
 		testkit.Equal(t, "pause", pause, 0)
-		h.works()
+		h.works(now)
 	}
 	room, _ := h.room(now, 2)
-	testkit.Equal(t, "room beside two", room, 1)
+	testkit.Equal(t, "room beside two", room, MaxInFlight-2)
 }
 
 // Failures of the webhook: so many in a row count by the group's policy, then one message at a time is tried
 // after growing pauses, of whose failures one in four counts. One that works ends it.
 func TestHealthOfAWebhookThatFails(t *testing.T) {
-	h, now := newHealth(64), time.Now()
+	h, now := newHealth(), time.Now()
 	for range 100 {
-		h.works()
+		h.works(now)
 	}
 	bad := outcome{verdict: failed, status: 500}
 	for i := range slowAfter {
@@ -163,7 +163,7 @@ func TestHealthOfAWebhookThatFails(t *testing.T) {
 	slow, fails, _ := h.report()
 	testkit.Equal(t, "slow", slow, true)
 	testkit.Equal(t, "failures", fails, slowAfter+17)
-	if !h.works() {
+	if !h.works(now) {
 		t.Error("the recovery is not reported")
 	}
 	room, pause := h.room(now, 0)
@@ -173,7 +173,7 @@ func TestHealthOfAWebhookThatFails(t *testing.T) {
 
 // A webhook that cannot be reached is slow at once, and no failure counts. What it asks for is waited for.
 func TestHealthOfAWebhookThatIsAway(t *testing.T) {
-	h, now := newHealth(64), time.Now()
+	h, now := newHealth(), time.Now()
 	for range 50 {
 		if h.failed(now, outcome{verdict: unavailable}) {
 			t.Error("a failure counts that says nothing about the message")
@@ -181,7 +181,7 @@ func TestHealthOfAWebhookThatIsAway(t *testing.T) {
 		_, pause := h.room(now, 0)
 		now = now.Add(pause)
 	}
-	h.works()
+	h.works(now)
 	h.failed(now, outcome{verdict: unavailable, wait: 10 * time.Minute})
 	_, pause := h.room(now, 0)
 	testkit.Equal(t, "pause", pause, 10*time.Minute)
@@ -190,12 +190,36 @@ func TestHealthOfAWebhookThatIsAway(t *testing.T) {
 	}
 }
 
+// A message that was under way and is taken does not end the time that the webhook has asked for, nor does a
+// failure shorten it. It ends a pause after failures.
+func TestRetryAfterLasts(t *testing.T) {
+	h, now := newHealth(), time.Now()
+	h.failed(now, outcome{verdict: unavailable, wait: time.Hour})
+	if h.works(now.Add(time.Minute)) {
+		t.Error("the webhook counts as one that works again")
+	}
+	h.failed(now.Add(time.Minute), outcome{verdict: unavailable, wait: time.Minute})
+	_, pause := h.room(now.Add(2*time.Minute), 0)
+	testkit.Equal(t, "pause", pause, 58*time.Minute)
+	slow, _, next := h.report()
+	testkit.Equal(t, "slow", slow, true)
+	testkit.Equal(t, "next", next, now.Add(time.Hour))
+	if now = now.Add(time.Hour); !h.works(now) {
+		t.Error("the recovery is not reported")
+	}
+	h.failed(now, outcome{verdict: unavailable})
+	h.works(now)
+	room, pause := h.room(now, 0)
+	testkit.Equal(t, "room", room, 2)
+	testkit.Equal(t, "pause", pause, 0)
+}
+
 // rejecting one message after the other does not make a webhook slow: it works.
 func TestRejectionsDoNotSlow(t *testing.T) {
-	h, now := newHealth(64), time.Now()
+	h, now := newHealth(), time.Now()
 	for range 10 * slowAfter {
 		h.failed(now, outcome{verdict: failed})
-		h.works()
+		h.works(now)
 	}
 	slow, _, _ := h.report()
 	testkit.Equal(t, "slow", slow, false)

@@ -15,7 +15,8 @@ import (
 	"github.com/parley-chat/parley/server/wait"
 )
 
-// MaxInFlight is how many messages of a group are under way at most: more would only wait for their host.
+// MaxInFlight is how many messages of a group are under way at most: more would only wait for their host. A
+// max_in_flight of the group that is lower bounds what its session receives.
 const MaxInFlight = PerHost
 
 // Session is what a Worker needs of the group's session, which is one that is polled.
@@ -37,8 +38,7 @@ type Config struct {
 	Sender       *Sender
 	Session      Session
 	Topic, Group string
-	MaxInFlight  int           // of the group; 0: no bound
-	Lease        time.Duration // of its messages
+	Lease        time.Duration // of the group's messages
 	// Target returns the webhook as it is now.
 	Target func() Target
 	// ID is the id of a message in a group that was moved so often, which repetitions share.
@@ -62,11 +62,7 @@ type Worker struct {
 
 // NewWorker makes a Worker.
 func NewWorker(c Config) *Worker {
-	most := MaxInFlight
-	if c.MaxInFlight > 0 {
-		most = min(most, c.MaxInFlight)
-	}
-	return &Worker{cfg: c, health: newHealth(most), freed: make(chan struct{}, 1)}
+	return &Worker{cfg: c, health: newHealth(), freed: make(chan struct{}, 1)}
 }
 
 // Run sends messages until the session ends or stop does. After stop, requests that are under way may end
@@ -126,8 +122,14 @@ func (w *Worker) await(stop context.Context) (room int, ok bool) {
 		switch {
 		case room > 0:
 			return room, true
-		case pause > 0:
-			_ = wait.For(stop, pause)
+		case pause > 0: // it may end before: with a request that was under way
+			timer := time.NewTimer(pause)
+			select {
+			case <-timer.C:
+			case <-w.freed:
+			case <-stop.Done():
+			}
+			timer.Stop()
 		default:
 			select {
 			case <-w.freed:
@@ -218,7 +220,7 @@ func reason(o outcome) string {
 }
 
 func (w *Worker) worked(o outcome) {
-	if w.health.works() {
+	if w.health.works(w.cfg.Clock()) {
 		w.cfg.Logger.Info("a webhook takes messages again", "topic", w.cfg.Topic, "group", w.cfg.Group)
 	}
 	w.report(o)
