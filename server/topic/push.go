@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/topic/internal/push"
@@ -234,9 +235,7 @@ func (p *pushes) work(ctx, stop context.Context, session *Session, t *storage.To
 			}
 			return push.Target{}
 		},
-		ID: func(message string, moves int64) string {
-			return pushID(t, sub, message, moves)
-		},
+		ID:   func(m *topicv1.StoredMessage, moves int64) string { return pushID(t, sub, m, moves) },
 		Gone: func(ctx context.Context) error { return s.pauseGone(ctx, session.live, g.Name()) },
 		Report: func(status *topicv1.PushStatus, failed bool) {
 			g.Push.Set(status, s.cfg.Clock())
@@ -250,12 +249,27 @@ func (p *pushes) work(ctx, stop context.Context, session *Session, t *storage.To
 
 // pushID is the id of a message for a webhook. Repetitions of the message have it. It is another one in
 // another topic of the same name, in another generation of the group, and after a seek, which asks for
-// messages again: a receiver that passes over ids that it has seen must not pass over those.
-func pushID(t *storage.Topic, sub *topicv1.Subscription, message string, moves int64) string {
-	h := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%s\x00%d\x00%d\x00%s\x00%d", t.Name, t.Number, sub.GetGroup(),
-		sub.GetGeneration(), sub.GetSubscribedAt().AsTime().UnixMilli(), message, moves))
+// messages again: a receiver that passes over ids that it has seen must not pass over those. After a restore
+// of a backup positions are given again, to other messages: the time and the content tell them apart.
+func pushID(t *storage.Topic, sub *topicv1.Subscription, m *topicv1.StoredMessage, moves int64) string {
+	h := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%s\x00%d\x00%d\x00%s\x00%d\x00%d\x00%x", t.Name, t.Number,
+		sub.GetGroup(), sub.GetGeneration(), sub.GetSubscribedAt().AsTime().UnixMilli(), m.GetMessageId(), moves,
+		m.GetMessage().GetPublishTime().AsTime().UnixMilli(), contentHash(m.GetMessage())))
 	const length = 26 // 130 bits
 	return "msg_" + base32.StdEncoding.EncodeToString(h[:])[:length]
+}
+
+// contentHash is a hash of all of a message but its publish_time.
+func contentHash(m *topicv1.TopicMessage) [sha256.Size]byte {
+	content := &topicv1.TopicMessage{} // it shares the payload, and is not changed
+	m.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if f.Name() != "publish_time" {
+			content.ProtoReflect().Set(f, v)
+		}
+		return true
+	})
+	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(content) // it fails for what has no form in JSON either
+	return sha256.Sum256(b)
 }
 
 // pauseGone pauses a group whose webhook answered 410, with its rows in the audit.

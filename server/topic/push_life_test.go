@@ -1,10 +1,13 @@
 package topic
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/testkit"
@@ -247,6 +250,65 @@ func TestPushAndPowerLoss(t *testing.T) {
 		pass(10 * time.Minute)
 		testkit.Equal(t, "messages", len(seen), losses*each)
 		testkit.Equal(t, "pending", x.pending(), 0)
+	})
+}
+
+// After a restore of a backup positions are given again. A message that has one of them has another id than the
+// message that had it before: a receiver that passes over ids that it has seen must not pass over it.
+func TestPushAfterARestore(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 0))
+	pushing(t, nil, func(t *testing.T, x *fixture, _ string) {
+		pass(time.Minute) // all is synced
+		backup := x.disk.PowerLoss(rng)
+		x.publish("orders", 0, 1)
+		pass(time.Second)
+		before := x.hooks.take()
+		x.stop()
+		x.disk = backup
+		x.start()
+		x.publish("orders", 0, 1)
+		pass(2 * time.Second)
+		after := x.hooks.take()
+		if len(before) != 1 || len(after) != 1 {
+			t.Fatalf("%d and %d requests", len(before), len(after))
+		}
+		testkit.Equal(t, "position", after[0].GetMessage().GetMessageId(), before[0].GetMessage().GetMessageId())
+		if after[0].id == before[0].id {
+			t.Error("the id was used for another message")
+		}
+	})
+}
+
+// All of a message tells it apart from others at its position. The order of its headers does not count.
+func TestIDOfAPushedMessage(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		x.groups("orders", "g")
+		topic, sub := x.engine.Catalog.Topic("orders"), x.subscription("orders", "g")
+		id := func(change func(m *topicv1.TopicMessage)) string {
+			m := &topicv1.TopicMessage{Payload: []byte("a"), PublishTime: timestamppb.New(time.UnixMilli(7)),
+				Headers: map[string]string{}}
+			for i := range 20 {
+				m.Headers[fmt.Sprint(i)] = "v"
+			}
+			change(m)
+			return pushID(topic, sub, &topicv1.StoredMessage{MessageId: "0-1", Message: m}, 0)
+		}
+		same := id(func(*topicv1.TopicMessage) {})
+		for range 20 {
+			testkit.Equal(t, "id of a repetition", id(func(m *topicv1.TopicMessage) {
+				m.PublishTime = timestamppb.New(time.UnixMilli(7).Add(time.Microsecond))
+			}), same)
+		}
+		for what, change := range map[string]func(m *topicv1.TopicMessage){
+			"payload": func(m *topicv1.TopicMessage) { m.Payload = []byte("b") },
+			"key":     func(m *topicv1.TopicMessage) { m.Key = "a" },
+			"header":  func(m *topicv1.TopicMessage) { m.Headers["1"] = "w" },
+			"time":    func(m *topicv1.TopicMessage) { m.PublishTime = timestamppb.New(time.UnixMilli(8)) },
+		} {
+			if id(change) == same {
+				t.Errorf("a message with another %s has the id", what)
+			}
+		}
 	})
 }
 

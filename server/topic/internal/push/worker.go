@@ -42,7 +42,7 @@ type Config struct {
 	// Target returns the webhook as it is now.
 	Target func() Target
 	// ID is the id of a message in a group that was moved so often, which repetitions share.
-	ID func(messageID string, moves int64) string
+	ID func(m *topicv1.StoredMessage, moves int64) string
 	// Gone is called when the webhook wants no more messages. It pauses the subscription.
 	Gone func(ctx context.Context) error
 	// Report is called with how the pushes go; failed says that a request has failed just now.
@@ -178,7 +178,7 @@ func (w *Worker) send(ctx context.Context, m message) {
 	}
 	o := outcome{verdict: aborted}
 	if !w.health.paused(w.cfg.Clock()) { // it waited for its turn, and others have failed meanwhile
-		o = w.cfg.Sender.post(ctx, w.cfg.Target(), w.cfg.ID(m.id(), m.moves), body)
+		o = w.cfg.Sender.post(ctx, w.cfg.Target(), w.cfg.ID(m.stored(), m.moves), body)
 	}
 	leave()
 	w.settle(ctx, m, o)
