@@ -226,8 +226,13 @@ func (p *pushes) ended(of pushedGroup) {
 // work pushes what a session receives.
 func (p *pushes) work(ctx, stop context.Context, session *Session, t *storage.Topic) {
 	s, g, sub := p.service, session.Group(), session.attached.GetSubscription()
+	principal := session.caller.Principal
+	if session.caller.Operator { // as streams, of which operators may have any number
+		principal = ""
+	}
 	push.NewWorker(push.Config{
-		Sender: s.cfg.Push, Session: session, Topic: t.Name, Group: g.Name(), Logger: s.cfg.Logger, Clock: s.engine.Steady,
+		Principal: principal,
+		Sender:    s.cfg.Push, Session: session, Topic: t.Name, Group: g.Name(), Logger: s.cfg.Logger, Clock: s.engine.Steady,
 		Lease: sub.GetConfig().GetRetry().GetLease().AsDuration(),
 		Target: func() push.Target {
 			if _, now := p.find(pushedGroup{t.Name, g.Name()}); now != nil {

@@ -20,36 +20,31 @@ type message struct {
 	message   *topicv1.TopicMessage // nil: it cannot be read
 }
 
-// messages are those of a delivery.
-func messages(d *serving.Delivery) []message {
-	list := make([]message, 0, d.Count)
-	for _, piece := range d.Pieces {
-		for len(piece) > 0 && len(list) < d.Count {
-			n := len(list)
-			m := message{partition: d.Partition, position: d.Base + int64(n), attempt: 1, moves: d.Moves}
-			if d.Offsets != nil {
-				m.position = d.Base + int64(d.Offsets[n])
-			}
-			if d.Attempts != nil {
-				m.attempt = int32(d.Attempts[n])
-			}
-			_, _, tag := protowire.ConsumeTag(piece)
-			if tag < 0 {
-				return append(list, m)
-			}
-			body, size := protowire.ConsumeBytes(piece[tag:])
-			if size < 0 {
-				return append(list, m)
-			}
-			decoded := &topicv1.TopicMessage{}
-			if proto.Unmarshal(body, decoded) == nil {
-				m.message = decoded
-			}
-			list = append(list, m)
-			piece = piece[tag+size:]
-		}
+// read is the message of a delivery that has one.
+func read(d *serving.Delivery) message {
+	m := message{partition: d.Partition, position: d.Base, attempt: 1, moves: d.Moves}
+	if d.Offsets != nil {
+		m.position += int64(d.Offsets[0])
 	}
-	return list
+	if d.Attempts != nil {
+		m.attempt = int32(d.Attempts[0])
+	}
+	for _, piece := range d.Pieces {
+		if len(piece) == 0 {
+			continue
+		}
+		_, _, tag := protowire.ConsumeTag(piece)
+		if tag < 0 {
+			return m
+		}
+		body, size := protowire.ConsumeBytes(piece[tag:])
+		decoded := &topicv1.TopicMessage{}
+		if size >= 0 && proto.Unmarshal(body, decoded) == nil {
+			m.message = decoded
+		}
+		return m
+	}
+	return m
 }
 
 func (m message) id() string { return serving.MessageID(m.partition, m.position) }

@@ -21,7 +21,7 @@ const (
 	failed                     // the message or the webhook failed
 	unavailable                // the webhook failed, and the message was not looked at
 	gone                       // the webhook wants nothing any more
-	aborted                    // the worker stops, and nothing is known
+	aborted                    // nothing is known: the worker stops, or the address has no room for a connection
 )
 
 // outcome is what became of a request.
@@ -66,8 +66,12 @@ func retryAfter(s string, now time.Time) time.Duration {
 }
 
 // broken is the outcome of a request without an answer. written says that the webhook may have got it. A
-// request that was not written says nothing about the message.
+// request that was not written says nothing about the message, and one that waited for a connection to an
+// address with others nothing about the webhook.
 func broken(err error, written bool) outcome {
+	if errors.Is(err, egress.ErrBusy) {
+		return outcome{verdict: aborted}
+	}
 	o := outcome{verdict: unavailable, class: "connect"}
 	if written {
 		o.verdict, o.class = failed, "connection"

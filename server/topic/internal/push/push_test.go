@@ -225,8 +225,9 @@ func TestRejectionsDoNotSlow(t *testing.T) {
 	testkit.Equal(t, "slow", slow, false)
 }
 
-// A host has so many requests, a process so many; what waits for one host takes no place of another, and one
-// that ends makes room. Hosts without requests are forgotten.
+// A host has so many requests, a principal and a process as well; what waits for one host takes no place of
+// another, what waits of one principal none of another, and one that ends makes room. Names without requests
+// are forgotten.
 func TestPlacesOfRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSender(nil, time.Now)
@@ -234,10 +235,10 @@ func TestPlacesOfRequests(t *testing.T) {
 		defer cancel()
 		var under atomic.Int64
 		release := make(chan struct{})
-		take := func(host string, n int) {
+		take := func(principal, host string, n int) {
 			for range n {
 				go func() {
-					if leave, ok := s.enter(ctx, host); ok {
+					if leave, ok := s.enter(ctx, principal, host); ok {
 						under.Add(1)
 						<-release
 						under.Add(-1)
@@ -245,17 +246,19 @@ func TestPlacesOfRequests(t *testing.T) {
 					}
 				}()
 			}
+			synctest.Wait()
 		}
-		take("a", PerHost+10)
-		synctest.Wait()
+		take("", "a", PerHost+10)
 		testkit.Equal(t, "requests to a host", under.Load(), PerHost)
-		for i := range MaxRequests/PerHost - 1 {
-			take(fmt.Sprint("b", i), PerHost)
+		for i := range PerPrincipal {
+			take("ann", fmt.Sprint("of ann", i), 2)
 		}
-		synctest.Wait()
+		testkit.Equal(t, "requests to a host and of a principal", under.Load(), PerHost+PerPrincipal)
+		for i := range MaxRequests/PerHost - 2 {
+			take(fmt.Sprint("other", i), fmt.Sprint("b", i), PerHost)
+		}
 		testkit.Equal(t, "requests", under.Load(), MaxRequests)
-		take("c", 1)
-		synctest.Wait()
+		take("ben", "c", 1)
 		testkit.Equal(t, "requests at the bound", under.Load(), MaxRequests)
 		release <- struct{}{}
 		synctest.Wait()
@@ -264,8 +267,7 @@ func TestPlacesOfRequests(t *testing.T) {
 		synctest.Wait()
 		close(release)
 		synctest.Wait()
-		testkit.Equal(t, "hosts", len(s.hosts), 0)
-		testkit.Equal(t, "places", len(s.all), 0)
+		testkit.Equal(t, "names", len(s.principals.of)+len(s.hosts.of)+len(s.all.of), 0)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,9 +16,11 @@ import (
 
 // Bounds of requests.
 const (
-	// MaxRequests is how many requests a process has at a time, PerHost how many of them to one host.
-	MaxRequests = 256
-	PerHost     = 32
+	// MaxRequests is how many requests a process has at a time, PerHost how many of them to one host, and
+	// PerPrincipal how many for the webhooks that one principal has set.
+	MaxRequests  = 256
+	PerHost      = 32
+	PerPrincipal = 32
 
 	requestTime = 15 * time.Second
 	maxAnswer   = 64 << 10 // bytes that are read of an answer, to use the connection again
@@ -41,64 +44,82 @@ type Sender struct {
 	Doer
 	clock func() time.Time
 	limit time.Duration // of a request
-	all   chan struct{}
 
-	mu    sync.Mutex
-	hosts map[string]*host
+	principals, hosts, all *places
 }
 
-// host bounds the requests to a host.
-type host struct {
+// places bound the requests for each of several names.
+type places struct {
+	most int
+
+	mu sync.Mutex
+	of map[string]*named
+}
+
+// named are the requests for a name.
+type named struct {
 	places chan struct{}
 	users  int // that have a place, or wait for one
 }
 
 // NewSender makes a Sender.
 func NewSender(d Doer, clock func() time.Time) *Sender {
-	return &Sender{Doer: d, clock: clock, limit: requestTime, all: make(chan struct{}, MaxRequests),
-		hosts: map[string]*host{}}
+	of := func(most int) *places { return &places{most: most, of: map[string]*named{}} }
+	return &Sender{Doer: d, clock: clock, limit: requestTime, principals: of(PerPrincipal), hosts: of(PerHost),
+		all: of(MaxRequests)}
 }
 
-// enter waits for a place for a request to a host: first for one of the host, so that requests which wait for a
-// host take no place that another host could use. It reports false if ctx ends before.
-func (s *Sender) enter(ctx context.Context, name string) (leave func(), ok bool) {
-	s.mu.Lock()
-	h := s.hosts[name]
-	if h == nil {
-		h = &host{places: make(chan struct{}, PerHost)}
-		s.hosts[name] = h
-	}
-	h.users++
-	s.mu.Unlock()
-	gone := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if h.users--; h.users == 0 {
-			delete(s.hosts, name)
+// enter waits for a place for a request to a host, for a webhook of a principal; empty: of one without a bound.
+// It takes one of the principal first, then one of the host, then one of all: requests that wait for a host
+// take no place that another host could use, and those of a principal none that another one could use. It
+// reports false if ctx ends before.
+func (s *Sender) enter(ctx context.Context, principal, host string) (leave func(), ok bool) {
+	var taken []func()
+	leave = func() {
+		for _, f := range slices.Backward(taken) {
+			f()
 		}
 	}
-	if !acquire(ctx, h.places) {
-		gone()
-		return nil, false
+	for _, in := range []struct {
+		*places
+		name string
+	}{{s.principals, principal}, {s.hosts, host}, {s.all, "all"}} {
+		if in.name == "" {
+			continue
+		}
+		f, ok := in.enter(ctx, in.name)
+		if !ok {
+			leave()
+			return nil, false
+		}
+		taken = append(taken, f)
 	}
-	if !acquire(ctx, s.all) {
-		<-h.places
-		gone()
-		return nil, false
-	}
-	return func() {
-		<-s.all
-		<-h.places
-		gone()
-	}, true
+	return leave, true
 }
 
-func acquire(ctx context.Context, places chan struct{}) bool {
+// enter waits for a place of a name.
+func (p *places) enter(ctx context.Context, name string) (leave func(), ok bool) {
+	p.mu.Lock()
+	n := p.of[name]
+	if n == nil {
+		n = &named{places: make(chan struct{}, p.most)}
+		p.of[name] = n
+	}
+	n.users++
+	p.mu.Unlock()
+	gone := func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if n.users--; n.users == 0 {
+			delete(p.of, name)
+		}
+	}
 	select {
-	case places <- struct{}{}:
-		return true
+	case n.places <- struct{}{}:
+		return func() { <-n.places; gone() }, true
 	case <-ctx.Done():
-		return false
+		gone()
+		return nil, false
 	}
 }
 

@@ -33,11 +33,12 @@ type Session interface {
 // bodies is the JSON of requests, as the REST API gives it.
 var bodies = protojson.MarshalOptions{EmitDefaultValues: true}
 
-// Config holds a Worker's dependencies. All of it is required.
+// Config holds a Worker's dependencies. All of it is required, unless it says otherwise.
 type Config struct {
 	Sender       *Sender
 	Session      Session
 	Topic, Group string
+	Principal    string        // by whom requests are bounded; empty: by nobody
 	Lease        time.Duration // of the group's messages
 	// Target returns the webhook as it is now.
 	Target func() Target
@@ -78,12 +79,10 @@ func (w *Worker) Run(ctx, stop context.Context) {
 	defer cancel()
 	defer w.requests.Wait()
 	defer context.AfterFunc(ctx, stopped)()
-	for {
-		room, ok := w.await(stop)
-		if !ok {
-			return
-		}
-		e, err := w.cfg.Session.Receive(stop, room)
+	// One message at a time is asked for, and gets its place before the next one is. So a group of large messages
+	// has at most one in memory, not decoded, beside those whose requests are under way.
+	for w.await(stop) {
+		e, err := w.cfg.Session.Receive(stop, 1)
 		switch {
 		case err != nil || e.Gone != "":
 			return
@@ -92,7 +91,7 @@ func (w *Worker) Run(ctx, stop context.Context) {
 			continue
 		}
 		for i := range e.Deliveries {
-			w.start(ctx, &e.Deliveries[i])
+			w.start(ctx, stop, &e.Deliveries[i])
 		}
 	}
 }
@@ -115,13 +114,13 @@ func (w *Worker) keep(ctx context.Context, cancel func()) {
 	}
 }
 
-// await waits until a message may be sent, and returns how many may.
-func (w *Worker) await(stop context.Context) (room int, ok bool) {
+// await waits until a message may be sent, and reports false if stop ends before.
+func (w *Worker) await(stop context.Context) bool {
 	for stop.Err() == nil {
 		room, pause := w.health.room(w.cfg.Clock(), int(w.inFlight.Load()))
 		switch {
 		case room > 0:
-			return room, true
+			return true
 		case pause > 0: // it may end before: with a request that was under way
 			timer := time.NewTimer(pause)
 			select {
@@ -137,51 +136,52 @@ func (w *Worker) await(stop context.Context) (room int, ok bool) {
 			}
 		}
 	}
-	return 0, false
+	return false
 }
 
-// start sends the messages of a delivery.
-func (w *Worker) start(ctx context.Context, d *serving.Delivery) {
-	for i, m := range messages(d) {
-		if m.message == nil {
-			w.cfg.Logger.Warn("a message cannot be read, and fails", "topic", w.cfg.Topic, "group", w.cfg.Group,
-				"partition", m.partition, "position", m.position, "index", i)
-			w.nack(ctx, m, "the message cannot be read")
-			continue
-		}
-		w.inFlight.Add(1)
-		w.requests.Go(func() {
-			defer func() {
-				w.inFlight.Add(-1)
-				select {
-				case w.freed <- struct{}{}:
-				default:
-				}
-			}()
-			w.send(ctx, m)
-		})
+// start waits for a place for the message of a delivery, and sends it then.
+func (w *Worker) start(ctx, stop context.Context, d *serving.Delivery) {
+	leave, ok := w.cfg.Sender.enter(stop, w.cfg.Principal, hostOf(w.cfg.Target().URL))
+	if !ok {
+		w.cfg.Session.Return([]serving.Delivery{*d})
+		return
 	}
+	w.inFlight.Add(1)
+	w.requests.Go(func() {
+		defer func() {
+			w.inFlight.Add(-1)
+			select {
+			case w.freed <- struct{}{}:
+			default:
+			}
+		}()
+		m := read(d)
+		o, unfit := w.send(ctx, m)
+		leave()
+		if unfit != "" {
+			w.cfg.Logger.Warn("a message cannot be sent to a webhook, and fails", "topic", w.cfg.Topic, "group", w.cfg.Group,
+				"partition", m.partition, "position", m.position, "error", unfit)
+			w.nack(ctx, m, unfit)
+			return
+		}
+		w.settle(ctx, m, o)
+	})
 }
 
-// send sends a message once and says so to the session.
-func (w *Worker) send(ctx context.Context, m message) {
+// send sends a message once, or returns why it is unfit for that.
+func (w *Worker) send(ctx context.Context, m message) (o outcome, unfit string) {
+	if m.message == nil {
+		return o, "the message cannot be read"
+	}
+	if w.health.paused(w.cfg.Clock()) { // it waited for its place, and others have failed meanwhile
+		return outcome{verdict: aborted}, ""
+	}
 	body, err := bodies.Marshal(&topicv1.PushedMessage{Topic: w.cfg.Topic, Group: w.cfg.Group, Attempt: m.attempt,
 		Message: m.stored()})
 	if err != nil {
-		w.nack(ctx, m, "the message has no form in JSON")
-		return
+		return o, "the message has no form in JSON"
 	}
-	leave, ok := w.cfg.Sender.enter(ctx, hostOf(w.cfg.Target().URL))
-	if !ok {
-		w.giveBack(m)
-		return
-	}
-	o := outcome{verdict: aborted}
-	if !w.health.paused(w.cfg.Clock()) { // it waited for its turn, and others have failed meanwhile
-		o = w.cfg.Sender.post(ctx, w.cfg.Target(), w.cfg.ID(m.stored(), m.moves), body)
-	}
-	leave()
-	w.settle(ctx, m, o)
+	return w.cfg.Sender.post(ctx, w.cfg.Target(), w.cfg.ID(m.stored(), m.moves), body), ""
 }
 
 func (w *Worker) settle(ctx context.Context, m message, o outcome) {
