@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"net/url"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,6 +48,9 @@ type Config struct {
 	Roots      *x509.CertPool // nil: those of the system
 	Resolver   Resolver       // nil: net.DefaultResolver
 	PerAddress int            // connections to an IP address; 0: DefaultPerAddress
+	// Own are the addresses of this machine; nil: those of its interfaces. Only Loopback and Allow let requests
+	// reach one: on a public address of this machine there are services for others than users.
+	Own func() ([]net.Addr, error)
 }
 
 // Refused is why a Guard does not send a request.
@@ -62,7 +67,13 @@ type Guard struct {
 	client *http.Client
 
 	mu    sync.Mutex
-	conns map[netip.Addr]int
+	conns map[netip.Addr]*connections
+}
+
+// connections are those to an address.
+type connections struct {
+	places chan struct{}
+	users  int // that have a place, or wait for one
 }
 
 // New makes a Guard.
@@ -73,7 +84,10 @@ func New(c Config) *Guard {
 	if c.PerAddress == 0 {
 		c.PerAddress = DefaultPerAddress
 	}
-	g := &Guard{cfg: c, conns: map[netip.Addr]int{}}
+	if c.Own == nil {
+		c.Own = net.InterfaceAddrs
+	}
+	g := &Guard{cfg: c, conns: map[netip.Addr]*connections{}}
 	// HTTP/1.1 alone: with one request for each connection the bound of connections is one of requests.
 	g.client = &http.Client{
 		Transport: &http.Transport{
@@ -88,13 +102,31 @@ func New(c Config) *Guard {
 }
 
 // Do sends a request. It checks the address again: what was allowed when it was stored may not be now. The
-// caller closes the body of the answer. A redirect is the answer, and not followed.
+// caller closes the body of the answer. A redirect is the answer, and not followed. The error is ErrBusy if the
+// context of the request ends while it waits for a connection, because its address has as many as it may.
 func (g *Guard) Do(r *http.Request) (*http.Response, error) {
 	if err := g.Check(r.URL.String()); err != nil {
 		return nil, err
 	}
-	return g.client.Do(r)
+	d := &dialing{ctx: r.Context()}
+	ctx := httptrace.WithClientTrace(context.WithValue(r.Context(), dialingKey{}, d),
+		&httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { d.got.Store(true) }})
+	res, err := g.client.Do(r.WithContext(ctx))
+	if err != nil && d.waits.Load() && !d.got.Load() {
+		err = fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	return res, err
 }
+
+// dialing is what a connection knows of the request for which it is made: the context of a dial has the values
+// of the request's context, and not its end.
+type dialing struct {
+	ctx   context.Context
+	waits atomic.Bool // for a place
+	got   atomic.Bool // a connection, maybe one that another request does not need any more
+}
+
+type dialingKey struct{}
 
 // Close closes the connections that are not in use.
 func (g *Guard) Close() { g.client.CloseIdleConnections() }
@@ -161,6 +193,27 @@ func (g *Guard) checkAddress(a netip.Addr) error {
 	return refused("the host has an address that is not public: an operator can allow it with topic-push-allow")
 }
 
+// checkPeer is checkAddress, and refuses the addresses of this machine that are public, too.
+func (g *Guard) checkPeer(a netip.Addr) error {
+	a = a.Unmap()
+	if err := g.checkAddress(a); err != nil {
+		return err
+	}
+	if g.cfg.Loopback || within(a, g.cfg.Allow.networks) {
+		return nil
+	}
+	own, err := g.cfg.Own()
+	if err != nil {
+		return refused("the addresses of the server itself cannot be read")
+	}
+	for _, o := range own {
+		if p, err := netip.ParsePrefix(o.String()); err == nil && p.Addr().Unmap() == a {
+			return refused("the host has an address of the server itself: an operator can allow it with topic-push-allow")
+		}
+	}
+	return nil
+}
+
 // dial connects to a host. The address that is checked is the one that the kernel gets, right before the
 // connection: a name that leads elsewhere when it is resolved again gains nothing.
 func (g *Guard) dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -185,7 +238,7 @@ func (g *Guard) dial(ctx context.Context, network, address string) (net.Conn, er
 		case named:
 			return nil
 		}
-		return g.checkAddress(at.Addr())
+		return g.checkPeer(at.Addr())
 	}}
 	err = refused("the host has no address")
 	for _, a := range list {
@@ -215,35 +268,73 @@ func (g *Guard) resolve(ctx context.Context, host string) ([]netip.Addr, error) 
 	return list[:min(len(list), most)], nil
 }
 
-// connect makes a connection to an address, if it has not as many as it may.
+// connect makes a connection to an address, once it has not as many as it may.
 func (g *Guard) connect(
 	ctx context.Context, d *net.Dialer, network string, a netip.Addr, port string,
 ) (net.Conn, error) {
-	g.mu.Lock()
-	full := g.conns[a] >= g.cfg.PerAddress
-	if !full {
-		g.conns[a]++
-	}
-	g.mu.Unlock()
-	if full {
-		return nil, ErrBusy
+	leave, err := g.enter(ctx, a)
+	if err != nil {
+		return nil, err
 	}
 	conn, err := d.DialContext(ctx, network, net.JoinHostPort(a.String(), port))
 	if err != nil {
-		g.left(a)
+		leave()
 		return nil, err
 	}
-	return &counted{Conn: conn, left: sync.OnceFunc(func() { g.left(a) })}, nil
+	return &counted{Conn: conn, left: sync.OnceFunc(leave)}, nil
 }
 
 // ErrBusy says that an IP address has as many connections as it may.
 var ErrBusy = errors.New("egress: the address has as many connections as one may have")
 
-func (g *Guard) left(a netip.Addr) {
+// idleLook is how often connections that are not in use are closed while a request waits for one.
+const idleLook = 100 * time.Millisecond
+
+// enter waits for a place for a connection to an address. Connections that are not in use have places, too, and
+// those of other names at the address are of no use here: they are closed, at once and while this waits.
+func (g *Guard) enter(ctx context.Context, a netip.Addr) (leave func(), err error) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.conns[a]--; g.conns[a] <= 0 {
-		delete(g.conns, a)
+	c := g.conns[a]
+	if c == nil {
+		c = &connections{places: make(chan struct{}, g.cfg.PerAddress)}
+		g.conns[a] = c
+	}
+	c.users++
+	g.mu.Unlock()
+	gone := func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if c.users--; c.users == 0 {
+			delete(g.conns, a)
+		}
+	}
+	leave = func() { <-c.places; gone() }
+	select {
+	case c.places <- struct{}{}:
+		return leave, nil
+	default:
+	}
+	of, _ := ctx.Value(dialingKey{}).(*dialing)
+	if of == nil {
+		of = &dialing{ctx: ctx}
+	}
+	of.waits.Store(true)
+	look := time.NewTicker(idleLook)
+	defer look.Stop()
+	for {
+		g.client.CloseIdleConnections()
+		select {
+		case c.places <- struct{}{}:
+			of.waits.Store(false)
+			return leave, nil
+		case <-look.C:
+		case <-of.ctx.Done(): // waits stays: this is why
+			gone()
+			return nil, ErrBusy
+		case <-ctx.Done():
+			gone()
+			return nil, ErrBusy
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/parley-chat/parley/server/testkit"
 )
@@ -182,23 +183,64 @@ func TestAllowedIsReached(t *testing.T) {
 	}
 }
 
-// A name that has a public address when it is asked first, and a private one then, leads nowhere: the address
-// that is checked is the one that the connection is made to. The control of the dialer refuses it, too.
+// A name that has an allowed address when it is asked first, and a forbidden one then, leads nowhere: the address
+// that is checked is the one that the connection is made to.
 func TestRebinding(t *testing.T) {
 	var asked atomic.Int64
 	var reached atomic.Int64
-	port, roots := server(t, func(http.ResponseWriter, *http.Request) { reached.Add(1) })
-	g := New(Config{Roots: roots, Resolver: changing(func() string {
+	port, roots := server(t, func(http.ResponseWriter, *http.Request) { reached.Add(1) }) // at 127.0.0.1
+	allow, err := ParseAllowed([]string{"127.0.0.2/32"})
+	testkit.Must(t, err)
+	g := New(Config{Allow: allow, Roots: roots, Resolver: changing(func() string {
 		if asked.Add(1)%2 == 1 {
-			return "192.0.2.1"
+			return "127.0.0.2"
 		}
 		return "127.0.0.1"
 	})})
-	for range 6 {
+	for n := range 6 {
 		_, err := g.Do(request(t, "https://example.com:"+port+"/"))
-		wantRefused(t, "a name that changes", err)
+		var no *Refused
+		switch {
+		case err == nil:
+			t.Fatal("the forbidden address was reached")
+		case n%2 == 0 && errors.As(err, &no): // nothing listens at 127.0.0.2
+			t.Errorf("the allowed address is refused: %v", err)
+		case n%2 == 1:
+			wantRefused(t, "the forbidden address", err)
+		}
 	}
+	testkit.Equal(t, "names that were asked for", asked.Load(), 6)
 	testkit.Equal(t, "requests", reached.Load(), 0)
+}
+
+// An address of this machine is refused although it is public, unless it is allowed, and in development.
+func TestOwnAddress(t *testing.T) {
+	own := func() ([]net.Addr, error) {
+		return []net.Addr{&net.IPNet{IP: net.ParseIP("8.8.8.8"), Mask: net.CIDRMask(24, 32)}}, nil
+	}
+	allow, err := ParseAllowed([]string{"8.8.8.0/24"})
+	testkit.Must(t, err)
+	for _, c := range []struct {
+		at      string
+		cfg     Config
+		refused bool
+	}{
+		{"8.8.8.8", Config{Own: own}, true},
+		{"::ffff:8.8.8.8", Config{Own: own}, true},
+		{"8.8.8.9", Config{Own: own}, false},
+		{"8.8.8.8", Config{Own: own, Allow: allow}, false},
+		{"8.8.8.8", Config{Own: own, Loopback: true}, false},
+		{"8.8.8.9", Config{Own: func() ([]net.Addr, error) { return nil, errors.New("no") }}, true},
+	} {
+		err := New(c.cfg).checkPeer(netip.MustParseAddr(c.at))
+		if c.refused {
+			wantRefused(t, c.at, err)
+		} else if err != nil {
+			t.Errorf("%s: %v", c.at, err)
+		}
+	}
+	_, err = New(Config{Own: own, Resolver: names{"example.com": {"8.8.8.8"}}}).Do(request(t, "https://example.com/"))
+	wantRefused(t, "a name for this machine", err) // before a connection is made
 }
 
 type changing func() string
@@ -225,7 +267,8 @@ func TestNoRedirectAndNoProxy(t *testing.T) {
 	wantRefused(t, "a private address in development", g.Check("https://10.0.0.1/"))
 }
 
-// An IP address gets so many connections at a time, by whichever names, and a closed one makes room.
+// An IP address gets so many connections at a time, by whichever names. A request beyond that waits: until one
+// is closed, or its time is over.
 func TestConnectionsOfAnAddress(t *testing.T) {
 	const most = 3
 	hold := make(chan struct{})
@@ -238,27 +281,74 @@ func TestConnectionsOfAnAddress(t *testing.T) {
 	testkit.Must(t, err)
 	table := names{"a.example.com": {"127.0.0.1"}, "example.com": {"127.0.0.1"}}
 	g := New(Config{Allow: list, Roots: roots, Resolver: table, PerAddress: most})
-	results := make(chan error, most)
+	defer g.Close()
+	results := make(chan error, most+1)
+	send := func(name string) {
+		res, err := g.Do(request(t, "https://"+name+":"+port+"/"))
+		if err == nil {
+			err = res.Body.Close()
+		}
+		results <- err
+	}
 	for range most {
-		go func() {
-			res, err := g.Do(request(t, "https://example.com:"+port+"/"))
-			if err == nil {
-				err = res.Body.Close()
-			}
-			results <- err
-		}()
+		go send("example.com")
 		<-entered
 	}
-	if _, err = g.Do(request(t, "https://a.example.com:"+port+"/")); !errors.Is(err, ErrBusy) {
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err = g.Do(request(t, "https://a.example.com:"+port+"/").WithContext(ctx)); !errors.Is(err, ErrBusy) {
 		t.Errorf("one more: %v, want %v", err, ErrBusy)
 	}
+	testkit.Equal(t, "requests", len(entered), 0)
+	go send("example.com") // it waits
 	close(hold)
-	for range most {
+	for range most + 1 {
 		testkit.Must(t, <-results)
 	}
-	g.Close()
-	res, err := g.Do(request(t, "https://example.com:"+port+"/"))
+}
+
+// Connections that are not in use keep no request to the address away, whatever name they were made for: neither
+// those that are there, nor those that are left while it waits.
+func TestIdleConnectionsMakeRoom(t *testing.T) {
+	hold := make(chan struct{}, 1)
+	entered := make(chan struct{}, 10)
+	port, roots := server(t, func(http.ResponseWriter, *http.Request) {
+		entered <- struct{}{}
+		<-hold
+	})
+	list, err := ParseAllowed([]string{"127.0.0.0/8"})
 	testkit.Must(t, err)
-	testkit.Must(t, res.Body.Close())
-	g.Close()
+	table := names{"other.example.com": {"127.0.0.1"}, "example.com": {"127.0.0.1"}}
+	g := New(Config{Allow: list, Roots: roots, Resolver: table, PerAddress: 1})
+	defer g.Close()
+	send := func(name string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), idleTime/2)
+		defer cancel()
+		r := request(t, "https://"+name+":"+port+"/").WithContext(ctx)
+		res, err := g.Do(r)
+		if err == nil {
+			err = res.Body.Close()
+		}
+		return err
+	}
+	hold <- struct{}{}
+	testkit.Must(t, send("example.com"))
+	<-entered
+	hold <- struct{}{}
+	testkit.Must(t, send("other.example.com"))
+	<-entered
+	first := make(chan error, 1)
+	go func() { first <- send("example.com") }()
+	<-entered
+	second := make(chan error, 1)
+	go func() { second <- send("other.example.com") }()
+	select {
+	case err := <-second:
+		t.Fatalf("a request beyond the bound ended: %v", err)
+	case <-time.After(3 * idleLook):
+	}
+	hold <- struct{}{}
+	testkit.Must(t, <-first)
+	hold <- struct{}{}
+	testkit.Must(t, <-second)
 }
