@@ -45,7 +45,8 @@ func newPushes(s *Service) *pushes {
 	return &pushes{service: s, wake: make(chan struct{}, 1), topics: map[string]bool{}, running: map[pushedGroup]bool{}}
 }
 
-// add records that a topic may have a group with a webhook. It is called after the subscription was stored:
+// add records that a topic may have a group with a webhook. It is called after the subscription was stored, or
+// may have been:
 // look removes a topic that has none while it holds the topic's lock, so it sees the subscription, or is
 // followed by add.
 func (p *pushes) add(topic string) {
@@ -236,12 +237,13 @@ func (p *pushes) work(ctx, stop context.Context, session *Session, t *storage.To
 		Lease: sub.GetConfig().GetRetry().GetLease().AsDuration(),
 		Target: func() push.Target {
 			if _, now := p.find(pushedGroup{t.Name, g.Name()}); now != nil {
-				return push.Target{URL: now.Config.GetPush().GetUrl(), Secrets: now.Push.Secrets(s.cfg.Clock())}
+				return push.Target{URL: now.Config.GetPush().GetUrl(), Secrets: now.Push.Secrets(s.cfg.Clock()),
+					Etag: storage.Etag(now.Row.Version)}
 			}
 			return push.Target{}
 		},
 		ID:   func(m *topicv1.StoredMessage, moves int64) string { return pushID(t, sub, m, moves) },
-		Gone: func(ctx context.Context) error { return s.pauseGone(ctx, session.live, g.Name()) },
+		Gone: func(ctx context.Context, etag string) error { return s.pauseGone(ctx, session.live, g.Name(), etag) },
 		Report: func(status *topicv1.PushStatus, failed bool) {
 			g.Push.Set(status, s.cfg.Clock())
 			if failed {
@@ -277,11 +279,23 @@ func contentHash(m *topicv1.TopicMessage) [sha256.Size]byte {
 	return sha256.Sum256(b)
 }
 
-// pauseGone pauses a group whose webhook answered 410, with its rows in the audit.
-func (s *Service) pauseGone(ctx context.Context, l *serving.OpenTopic, group string) error {
+// pauseGone pauses a group whose webhook answered 410, with its rows in the audit, if the subscription has the
+// etag that it had when the webhook was asked:
+//
+//  1. Two requests are under way. The webhook answers one with 410, which pauses the group.
+//  2. A user resumes the group, or gives it another webhook.
+//  3. The other request is answered with 410. That says nothing about what the user has set since.
+func (s *Service) pauseGone(ctx context.Context, l *serving.OpenTopic, group, etag string) error {
+	reading := l.Reading()
+	sub := l.Subscription(group)
+	same := sub != nil && sub.State != storage.Paused && storage.Etag(sub.Row.Version) == etag
+	reading.End()
+	if !same {
+		return nil
+	}
 	return s.audited(ctx, Caller{Principal: Actor}, "PauseSubscription",
 		&topicv1.PauseSubscriptionRequest{Topic: l.Name, Group: group},
-		func() error { return s.engine.Subscriptions.PauseGone(ctx, l, group, Actor) })
+		func() error { return s.engine.Subscriptions.PauseGone(ctx, l, group, Actor, etag) })
 }
 
 // setsPush checks the webhook that a request sets, and returns the settings of the request: a secret alone sets a

@@ -219,6 +219,36 @@ func TestGoneWebhook(t *testing.T) {
 	})
 }
 
+// 410 for a request that was under way before the group was resumed does not pause it again, nor stands in the
+// audit: what the user has set since is not what the webhook was asked with.
+func TestGoneBeforeAResume(t *testing.T) {
+	pushing(t, retries(1), func(t *testing.T, x *fixture, _ string) {
+		x.publish("orders", 0, 1)
+		pass(time.Second)
+		late := make(chan struct{})
+		var n atomic.Int64
+		x.hooks.answers(func(pushedRequest) int {
+			if n.Add(1) == 1 {
+				<-late
+			}
+			time.Sleep(10 * time.Millisecond)
+			return 410
+		})
+		x.publish("orders", 1, 2)
+		pass(time.Second)
+		testkit.Equal(t, "requests", n.Load(), 2)
+		testkit.Equal(t, "state", x.state("orders", "g"), topicv1.SubscriptionState_SUBSCRIPTION_STATE_PAUSED)
+		x.hooks.always(200)
+		_, err := x.Resume(t.Context(), op, "orders", "g")
+		testkit.Must(t, err)
+		close(late)
+		pass(5 * time.Second)
+		testkit.Equal(t, "state", x.state("orders", "g"), topicv1.SubscriptionState_SUBSCRIPTION_STATE_ACTIVE)
+		testkit.Equal(t, "rows of the audit", x.audit.count(Actor+" PauseSubscription"), 1)
+		testkit.Equal(t, "pending", x.pending(), 0)
+	})
+}
+
 // A webhook that hangs has 15 seconds, longer than the lease of one, and gets no message a second time meanwhile.
 func TestWebhookThatHangs(t *testing.T) {
 	config := retries(2)

@@ -270,8 +270,30 @@ func TestSecretIsNotShown(t *testing.T) {
 				}
 			}
 		}
-		if len(again.GetDifferences()) != 1 || made == "" {
+		if len(again.GetDifferences()) != 2 || made == "" { // of the address and the secret
 			t.Errorf("differences %v, secret %q", again.GetDifferences(), made)
+		}
+	})
+}
+
+// A subscription that is there keeps its secret. That the request has another one is a difference, without either.
+func TestSecretOfASubscriptionThatIsThere(t *testing.T) {
+	pushing(t, nil, func(t *testing.T, x *fixture, made string) {
+		for secret, want := range map[string]string{
+			"": "", made: "", push.NewSecret(): "push_secret is another one, not the one of the request"} {
+			r, err := x.CreateSubscription(t.Context(), op, &topicv1.CreateSubscriptionRequest{Topic: "orders", Group: "g",
+				Config: &topicv1.SubscriptionConfig{Push: &topicv1.PushConfig{Url: hookURL}}, PushSecret: secret})
+			testkit.Must(t, err)
+			var got []string
+			for _, d := range r.GetDifferences() {
+				got = append(got, fmt.Sprintf("%s is %s, not %s", d.GetName(), d.GetIs(), d.GetAsked()))
+			}
+			testkit.Equal(t, "differences", strings.Join(got, ";"), want)
+		}
+		x.publish("orders", 0, 1)
+		pass(time.Second)
+		if list := x.hooks.take(); len(list) != 1 || !list[0].verifies(made) {
+			t.Errorf("requests %v", list)
 		}
 	})
 }

@@ -58,10 +58,14 @@ func (s *Service) CreateSubscription(
 		answer.Subscription = serving.ShowSubscription(l, sub, true)
 		if !answer.GetCreated() && config != nil {
 			answer.Differences, err = storage.Differences(sub.Config, config)
+			if by.Secret != "" && !sub.Push.Signs(by.Secret) {
+				answer.Differences = append(answer.Differences, &topicv1.SettingDifference{
+					Name: "push_secret", Is: "another one", Asked: "the one of the request"})
+			}
 		}
 		return err
 	})
-	if err == nil && config.GetPush() != nil {
+	if config.GetPush() != nil { // with an error as well: the row may be there
 		s.pushes.add(t.Name)
 	}
 	return answer, err
@@ -100,11 +104,11 @@ func (s *Service) UpdateSubscription(
 		answer.Warnings, answer.PushSecret, err = s.engine.Subscriptions.Update(ctx, l, r, by)
 		return err
 	})
+	if config.GetPush() != nil { // with an error as well: the row may be there
+		s.pushes.add(t.Name)
+	}
 	if err != nil {
 		return nil, err
-	}
-	if config.GetPush() != nil {
-		s.pushes.add(t.Name)
 	}
 	s.cfg.Logger.Info("subscription updated", "topic", t.Name, "group", r.GetGroup(), "by", c.Principal)
 	for _, o := range s.sessionsOf("") {

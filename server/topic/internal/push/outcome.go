@@ -30,6 +30,7 @@ type outcome struct {
 	status  int           // of the answer; 0: there was none
 	class   string        // of the error, see PushStatus.last_error; empty: there was none
 	wait    time.Duration // that the webhook asks for
+	etag    string        // of the subscription when the webhook was asked
 }
 
 // maxWait bounds what a webhook can ask for with Retry-After.

@@ -37,6 +37,7 @@ type Doer interface {
 type Target struct {
 	URL     string
 	Secrets []string // each makes a signature
+	Etag    string   // of the subscription
 }
 
 // Sender sends the requests of all workers of a process.

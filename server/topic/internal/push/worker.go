@@ -44,8 +44,9 @@ type Config struct {
 	Target func() Target
 	// ID is the id of a message in a group that was moved so often, which repetitions share.
 	ID func(m *topicv1.StoredMessage, moves int64) string
-	// Gone is called when the webhook wants no more messages. It pauses the subscription.
-	Gone func(ctx context.Context) error
+	// Gone is called when the webhook wants no more messages. It pauses the subscription, if it has the etag of
+	// the Target still.
+	Gone func(ctx context.Context, etag string) error
 	// Report is called with how the pushes go; failed says that a request has failed just now.
 	Report func(s *topicv1.PushStatus, failed bool)
 	Logger *slog.Logger
@@ -181,7 +182,10 @@ func (w *Worker) send(ctx context.Context, m message) (o outcome, unfit string) 
 	if err != nil {
 		return o, "the message has no form in JSON"
 	}
-	return w.cfg.Sender.post(ctx, w.cfg.Target(), w.cfg.ID(m.stored(), m.moves), body), ""
+	target := w.cfg.Target()
+	o = w.cfg.Sender.post(ctx, target, w.cfg.ID(m.stored(), m.moves), body)
+	o.etag = target.Etag
+	return o, ""
 }
 
 func (w *Worker) settle(ctx context.Context, m message, o outcome) {
@@ -198,7 +202,7 @@ func (w *Worker) settle(ctx context.Context, m message, o outcome) {
 		o.verdict = unavailable
 		w.failed(o)
 		w.giveBack(m)
-		if err := w.cfg.Gone(ctx); err != nil && ctx.Err() == nil {
+		if err := w.cfg.Gone(ctx, o.etag); err != nil && ctx.Err() == nil {
 			w.cfg.Logger.Warn("a subscription whose webhook answered 410 cannot be paused", "topic", w.cfg.Topic,
 				"group", w.cfg.Group, "error", err)
 		}

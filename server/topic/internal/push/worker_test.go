@@ -70,7 +70,7 @@ func worker(t *testing.T, s *Sender, b *backlog, principal, host string) *atomic
 		Sender: s, Session: b, Topic: "t", Group: "g", Principal: principal, Lease: time.Minute,
 		Target: func() Target { return Target{URL: "https://" + host + "/", Secrets: []string{NewSecret()}} },
 		ID:     func(m *topicv1.StoredMessage, _ int64) string { return m.GetMessageId() },
-		Gone:   func(context.Context) error { return nil },
+		Gone:   func(context.Context, string) error { return nil },
 		Report: func(s *topicv1.PushStatus, _ bool) { status.Store(s) },
 		Logger: slog.New(slog.DiscardHandler), Clock: time.Now,
 	})

@@ -14,17 +14,24 @@ import (
 func (m *SubscriptionManager) Transition(
 	ctx context.Context, l *OpenTopic, name string, tr storage.Transition, by string,
 ) (storage.State, error) {
-	return m.changed(ctx, l, name, tr, by, 0)
+	return m.changed(ctx, l, name, tr, by, hookGone{})
 }
 
-// PauseGone pauses a subscription whose webhook wants no more messages.
-func (m *SubscriptionManager) PauseGone(ctx context.Context, l *OpenTopic, name, by string) error {
-	_, err := m.changed(ctx, l, name, storage.Pause, by, m.engine.Clock().UnixMilli())
+// PauseGone pauses a subscription whose webhook wants no more messages, if the subscription is as it was when
+// the webhook was asked, by its etag.
+func (m *SubscriptionManager) PauseGone(ctx context.Context, l *OpenTopic, name, by, etag string) error {
+	_, err := m.changed(ctx, l, name, storage.Pause, by, hookGone{m.engine.Clock().UnixMilli(), etag})
 	return err
 }
 
+// hookGone is when a webhook said that it wants no more messages, and the etag of its subscription then.
+type hookGone struct {
+	at   int64 // unix ms; 0: it did not
+	etag string
+}
+
 func (m *SubscriptionManager) changed(
-	ctx context.Context, l *OpenTopic, name string, tr storage.Transition, by string, gone int64,
+	ctx context.Context, l *OpenTopic, name string, tr storage.Transition, by string, gone hookGone,
 ) (storage.State, error) {
 	state, changed, err := m.transition(ctx, l, name, tr, by, gone)
 	if err == nil && changed {
@@ -34,13 +41,16 @@ func (m *SubscriptionManager) changed(
 }
 
 func (m *SubscriptionManager) transition(
-	ctx context.Context, l *OpenTopic, name string, tr storage.Transition, by string, gone int64,
+	ctx context.Context, l *OpenTopic, name string, tr storage.Transition, by string, gone hookGone,
 ) (state storage.State, changed bool, err error) {
 	t := l.Topic
 	defer t.Changing().End()
 	old := t.Subscription(name)
 	if old == nil {
 		return 0, false, refusal.NoSubscription(t.Name, name)
+	}
+	if gone.at != 0 && gone.etag != storage.Etag(old.Row.Version) {
+		return old.State, false, nil
 	}
 	next, ok := storage.NextState(old.State, tr)
 	if !ok && tr == storage.Heartbeat {
@@ -61,7 +71,7 @@ func (m *SubscriptionManager) transition(
 		return old.State, false, nil
 	}
 	sub := *old
-	sub.State, sub.Push = next, old.Push.WithGone(gone)
+	sub.State, sub.Push = next, old.Push.WithGone(gone.at)
 	if next == storage.Cancelled { // its secrets are of no use any more
 		sub.Push = nil
 	}

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"crypto/subtle"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -52,6 +53,11 @@ func (p *Push) Secrets(now time.Time) []string {
 		return []string{p.Secret, p.Old}
 	}
 	return []string{p.Secret}
+}
+
+// Signs reports whether a secret is the one that was set last. How long that takes says nothing about the secret.
+func (p *Push) Signs(secret string) bool {
+	return p != nil && subtle.ConstantTimeCompare([]byte(p.Secret), []byte(secret)) == 1
 }
 
 // WithGone returns the same with another time at which the webhook wanted no more messages; 0: it does.
