@@ -34,17 +34,18 @@ var (
 // fixture is a Service on the embedded engine, whose disk stays when the process ends.
 type fixture struct {
 	*Service
-	t     testing.TB
-	disk  *embeddedtest.Disk
-	store *embedded.Store
-	wrap  func(store.Store) store.Store
-	over  func(commitlog.Log) commitlog.Log
-	logs  *lines
-	audit *lines
-	stop  func()
-	ends  error        // that the process ends with
-	hooks *hooks       // nil: nothing is pushed
-	ahead atomic.Int64 // of the clock of the service and its log, in ns
+	t      testing.TB
+	disk   *embeddedtest.Disk
+	store  *embedded.Store
+	wrap   func(store.Store) store.Store
+	over   func(commitlog.Log) commitlog.Log
+	logs   *lines
+	audit  *lines
+	stop   func()
+	ends   error                           // that the process ends with
+	hooks  *hooks                          // nil: nothing is pushed
+	barred func(user string) (bool, error) // nil: no user is suspended
+	ahead  atomic.Int64                    // of the clock of the service and its log, in ns
 }
 
 type lines struct {
@@ -97,7 +98,13 @@ func (x *fixture) start() {
 		sender = NewPushSender(x.hooks, clock)
 	}
 	s, err := New(x.t.Context(), Config{
-		Push:  sender,
+		Push: sender,
+		Refused: func(_ context.Context, user string) (bool, error) {
+			if x.barred == nil {
+				return false, nil
+			}
+			return x.barred(user)
+		},
 		Store: st, Log: log,
 		Clock:  clock,
 		Logger: slog.New(slog.NewTextHandler(x.logs, nil)),

@@ -25,6 +25,8 @@ const (
 	pushMember = "webhook"
 	// pushLook is how often the groups with webhooks are compared with the workers.
 	pushLook = time.Second
+	// pushCheck is how often a worker looks whether the user who set its webhook has access.
+	pushCheck = 5 * time.Second
 	// pushAgain is the longest pause before a worker attaches again that could not.
 	pushAgain = 10 * time.Second
 )
@@ -177,6 +179,8 @@ func (p *pushes) serve(ctx, stop context.Context, of pushedGroup) {
 	}
 }
 
+var errPushRefused = errors.New("topic: the user who set the webhook is suspended or deleted")
+
 var errNoPush = errors.New("topic: this server sends nothing to webhooks")
 
 // attach attaches the worker as the principal that set the webhook.
@@ -185,7 +189,32 @@ func (p *pushes) attach(ctx context.Context, of pushedGroup, sub *storage.Subscr
 		return nil, errNoPush
 	}
 	c := Caller{Principal: sub.Push.Principal, Operator: sub.Push.Operator}
+	switch no, err := p.service.refused(ctx, c); {
+	case err != nil:
+		return nil, err
+	case no:
+		return nil, errPushRefused
+	}
 	return p.service.attach(ctx, c, &topicv1.Attach{Topic: of.topic, Group: of.group, Member: pushMember}, true, true)
+}
+
+// refused reports whether a caller has no access now. Operators are no users.
+func (s *Service) refused(ctx context.Context, c Caller) (bool, error) {
+	if s.cfg.Refused == nil || c.Operator {
+		return false, nil
+	}
+	return s.cfg.Refused(ctx, c.Principal)
+}
+
+// endRefused ends the session of a worker once its user has no access, until ctx ends. A store that does not
+// answer ends none.
+func (p *pushes) endRefused(ctx context.Context, session *Session) {
+	for wait.For(ctx, pushCheck) == nil {
+		if no, err := p.service.refused(ctx, session.caller); err == nil && no {
+			session.End(forbiddenReason)
+			return
+		}
+	}
 }
 
 // stopped reports why nothing is pushed, in the log once.
@@ -194,6 +223,9 @@ func (p *pushes) stopped(t *storage.Topic, group string, err error, first bool) 
 	if r, ok := refusal.Of(err); ok && r.Reason == refusal.TopicForbidden {
 		text = "the user who set the webhook has no role any more that allows it: " +
 			"give that user the role back, or set the webhook again as another user"
+	}
+	if errors.Is(err, errPushRefused) {
+		text = "the user who set the webhook is suspended or deleted: set the webhook again as another user"
 	}
 	if first {
 		p.service.cfg.Logger.Warn("nothing is sent to a webhook", "topic", t.Name, "group", group, "error", err)
@@ -226,6 +258,11 @@ func (p *pushes) ended(of pushedGroup) {
 
 // work pushes what a session receives.
 func (p *pushes) work(ctx, stop context.Context, session *Session, t *storage.Topic) {
+	checking, checked := context.WithCancel(ctx)
+	var check sync.WaitGroup
+	check.Go(func() { p.endRefused(checking, session) })
+	defer check.Wait()
+	defer checked()
 	s, g, sub := p.service, session.Group(), session.attached.GetSubscription()
 	principal := session.caller.Principal
 	if session.caller.Operator { // as streams, of which operators may have any number

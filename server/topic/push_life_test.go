@@ -1,9 +1,12 @@
 package topic
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -133,6 +136,47 @@ func TestRoleOfAWebhook(t *testing.T) {
 		x.publish("orders", 2, 1)
 		pass(15 * time.Second)
 		testkit.Equal(t, "requests of another user's webhook", x.hooks.taken(), "2")
+	})
+}
+
+// The server does not push for a user who is suspended, also after a restart, and says so. It goes on when the user
+// is restored. A store that does not answer, and the suspension of others, stop nothing.
+func TestSuspendedUserOfAWebhook(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		var suspended, away atomic.Bool
+		x.barred = func(user string) (bool, error) {
+			if away.Load() {
+				return false, errors.New("the store is away")
+			}
+			return user != "who" || suspended.Load(), nil
+		}
+		x.withHooks()
+		x.groups("orders")
+		_, err := x.create(x.bindTo("orders", "who", subscriber, "g"),
+			&topicv1.SubscriptionConfig{Push: &topicv1.PushConfig{Url: hookURL}})
+		testkit.Must(t, err)
+		x.publish("orders", 0, 1)
+		away.Store(true)
+		pass(time.Minute)
+		away.Store(false)
+		pass(15 * time.Second)
+		testkit.Equal(t, "requests", x.hooks.taken(), "0")
+		suspended.Store(true)
+		pass(2 * pushCheck)
+		for range 2 {
+			x.publish("orders", 1, 1)
+			pass(15 * time.Second)
+			testkit.Equal(t, "requests", x.hooks.taken(), "")
+			s := x.pushState(topicv1.PushState_PUSH_STATE_STOPPED)
+			if !strings.Contains(s.GetText(), "suspended or deleted") {
+				t.Errorf("text %q", s.GetText())
+			}
+			x.restart()
+		}
+		suspended.Store(false)
+		pass(15 * time.Second)
+		testkit.Equal(t, "requests of the user who is back", x.hooks.taken(), "1 1")
+		x.pushState(topicv1.PushState_PUSH_STATE_OK)
 	})
 }
 

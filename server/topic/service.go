@@ -56,6 +56,9 @@ type Config struct {
 	KnownIDs *atomic.Int64
 	// Push, if given, sends messages to webhooks, for all services of the process.
 	Push *push.Sender
+	// Refused, if given, says whether a user has no access now: the account is suspended or deleted. Nothing is
+	// sent to webhooks in such a user's name.
+	Refused func(ctx context.Context, user string) (bool, error)
 }
 
 // DefaultMaxBytes is a MaxBytes for a process that keeps the messages itself.

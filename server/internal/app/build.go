@@ -143,6 +143,7 @@ func (p *program) buildTopics(ctx context.Context) (err error) {
 		Process: p.process, Slots: p.cfg.TopicSlots,
 		Replication: p.cfg.Kafka.Replication,
 		Revoked:     func(id topicrpc.Identity) bool { return p.gate.Refuses(consumerOf(id)) }, // made by buildIdentity
+		Refused:     func(ctx context.Context, user string) (bool, error) { return p.identity.Refuses(ctx, user) },
 		Remote: func(ctx context.Context, process string) (connect.HTTPClient, string, error) {
 			return p.remote(ctx, process) // connect has made the links before anything is called
 		}})

@@ -74,7 +74,7 @@ func (p *Module) open(ctx context.Context, slot topic.Slot) (*topic.Service, fun
 		Slot: slot, Store: p.cfg.Backend.Store, Log: log, Logger: cfg.Logger, Clock: p.cfg.Clock, Jobs: p.cfg.Jobs,
 		Events: p.events, Resident: topic.ResidentBytes(memory.Total()) / int64(slot.Of),
 		Audit: p.audit(audit.New(p.cfg.Backend.Store, p.cfg.Clock)), Sessions: p.sessions, KnownIDs: &p.knownIDs,
-		MaxBytes: p.cfg.MaxBytes, Groups: p.groups, Push: p.push,
+		MaxBytes: p.cfg.MaxBytes, Groups: p.groups, Push: p.push, Refused: p.cfg.Refused,
 	})
 	if err != nil {
 		log.Close()

@@ -40,6 +40,8 @@ type ModuleConfig struct {
 	Push     egress.Config // what webhooks may lead to
 	// Revoked says whether the access of a user was revoked by now.
 	Revoked func(Identity) bool
+	// Refused says whether a user's account is suspended or deleted.
+	Refused func(ctx context.Context, user string) (bool, error)
 
 	// Of an installation of many servers. It has topics if the backend has brokers of Kafka.
 	Process     string // this one
@@ -102,7 +104,7 @@ func NewModule(ctx context.Context, cfg ModuleConfig) (_ *Module, err error) {
 	p.service, err = topic.New(ctx, topic.Config{
 		Store: b.Store, Log: b.Logs, Logger: cfg.Logger, Clock: cfg.Clock,
 		Resident: topic.ResidentBytes(memory.Total()), Jobs: cfg.Jobs, Events: p.events,
-		Groups: p.groups, Push: p.push,
+		Groups: p.groups, Push: p.push, Refused: cfg.Refused,
 		MaxBytes: cmp.Or(cfg.MaxBytes, topic.DefaultMaxBytes), Audit: p.audit(audit.New(b.Store, cfg.Clock)),
 	})
 	if err != nil {
