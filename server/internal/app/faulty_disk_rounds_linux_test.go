@@ -395,7 +395,12 @@ func (r *onFaultyDisk) backedUp() {
 	}))
 	list := kinds[slices.Sorted(maps.Keys(kinds))[r.rng.IntN(len(kinds))]]
 	if damage, ok := r.disk.Flip(list[r.rng.IntN(len(list))], r.rng); ok {
-		if code, out := checked(r.t, r.dir, to); code != 1 || !strings.Contains(out, filepath.Base(damage.File)) {
+		// A bit of the list of a backup may make a file another one than the list says: then that is named.
+		named := filepath.Base(damage.File)
+		if named == "backup.json" {
+			named = ""
+		}
+		if code, out := checked(r.t, r.dir, to); code != 1 || !strings.Contains(out, named) {
 			r.t.Errorf("%+v in a backup: %d %s", damage, code, out)
 		}
 		code, _, said := run(r.t.Context(), nil, "--data-dir", filepath.Join(r.mounted, "restored"), "restore", to)
