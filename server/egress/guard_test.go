@@ -105,7 +105,7 @@ func request(t *testing.T, url string) *http.Request {
 	return r
 }
 
-// A URL is refused for what it says, whatever its host leads to.
+// A URL is refused for what it says, before its host is resolved.
 func TestCheck(t *testing.T) {
 	allow, err := ParseAllowed([]string{"hooks.internal:81", "Other.Internal", "10.1.0.0/16", "[::1]:9000"})
 	testkit.Must(t, err)
@@ -307,7 +307,7 @@ func TestConnectionsOfAnAddress(t *testing.T) {
 	}
 }
 
-// Connections that are not in use keep no request to the address away, whatever name they were made for: neither
+// Connections that are not in use keep no request to the address away, also those for other names: neither
 // those that are there, nor those that are left while it waits.
 func TestIdleConnectionsMakeRoom(t *testing.T) {
 	hold := make(chan struct{}, 1)

@@ -240,7 +240,7 @@ func TestRepetitionsWhereThereIsNoRoom(t *testing.T) {
 }
 
 // As many ids are known of a partition as may be: more are refused, messages without an id are not. Ids whose window is
-// over have no share in that, nor have those of a topic that nobody publishes to any more.
+// over have no share in that, nor have those of a topic at rest.
 func TestManyIDs(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t", "g")

@@ -10,7 +10,7 @@ import (
 )
 
 // A user who is suspended or deleted, and a service account that has ended, are refused for good: also when all of
-// their tokens have expired. Signing out everywhere refuses nobody.
+// their tokens have expired. Signing out everywhere refuses no user.
 func TestRefuses(t *testing.T) {
 	p := newProcess(t)
 	want := func(user string, want bool) {

@@ -557,7 +557,7 @@ func (x *TopicConfig) GetSchema() *TopicSchema {
 
 // TopicSchema is the schema of a topic's payloads. A change of it is judged as a change of an event's
 // schema at the level FULL, against all schemas that the topic has had since it has one
-// (SCHEMA_INCOMPATIBLE): whoever reads one of them reads the messages of all. Messages from before the
+// (SCHEMA_INCOMPATIBLE): a reader of one of them reads the messages of all. Messages from before the
 // first one were not checked.
 type TopicSchema struct {
 	state protoimpl.MessageState `protogen:"open.v1"`

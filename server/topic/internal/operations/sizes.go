@@ -2,7 +2,6 @@ package operations
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 
@@ -61,31 +60,13 @@ func behind(marks []mark, position int64) int {
 
 // extend reads what was not read yet. What is corrupt, or was removed meanwhile, has no size.
 func (s *sized) extend(ctx context.Context, log commitlog.Reader, p commitlog.Partition, to, step int64) error {
-	for s.to < to {
-		batches, err := log.Read(ctx, p, s.to, readBytes)
-		var corrupt *commitlog.CorruptError
-		switch {
-		case errors.As(err, &corrupt):
-			s.to = max(s.to+1, corrupt.To)
-			continue
-		case errors.Is(err, commitlog.ErrTrimmed):
-			start, _, err := log.Bounds(ctx, p)
-			if err != nil {
-				return err
-			}
-			s.to = max(s.to+1, start)
-			continue
-		case err != nil:
-			return err
-		case len(batches) == 0:
-			s.to = to
-			return nil
-		}
-		for _, b := range batches {
-			s.add(b.End(), int64(b.Size(0, b.Count())), step)
-		}
+	err := commitlog.Scan(ctx, log, p, &s.to, to, readBytes, func(b *commitlog.Batch) {
+		s.add(b.End(), int64(b.Size(0, b.Count())), step)
+	})
+	if err == nil {
+		s.to = max(s.to, to)
 	}
-	return nil
+	return err
 }
 
 func (s *sized) add(end, bytes, step int64) {
@@ -94,7 +75,6 @@ func (s *sized) add(end, bytes, step int64) {
 	} else {
 		s.marks = append(s.marks, mark{end, bytes})
 	}
-	s.to = end
 }
 
 // forget drops what was not asked for since it was called last.

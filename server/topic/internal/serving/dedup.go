@@ -34,8 +34,8 @@ const (
 	MaxAllIDs = 500_000
 )
 
-// idRead is how many bytes of the log are read at once.
-const idRead = 1 << 20
+// scanBytes is how many bytes of the log are read at once.
+const scanBytes = 1 << 20
 
 // idHash is the hash of an id: ids of any length take the same memory.
 type idHash [16]byte
@@ -80,9 +80,6 @@ func (m *identified) valid(now int64) bool {
 
 // storedLocked notes that a message with an id is stored.
 func (o *idIndex) storedLocked(h idHash, m *identified) {
-	if o.known == nil {
-		o.known = map[idHash]*identified{}
-	}
 	if _, ok := o.known[h]; !ok {
 		o.all.Add(1)
 	}
@@ -134,6 +131,9 @@ func (o *idIndex) load(ctx context.Context, log commitlog.Reader, p commitlog.Pa
 	}
 	o.mu.Lock()
 	loaded, round := o.loaded, o.round
+	if o.known == nil {
+		o.known = map[idHash]*identified{}
+	}
 	o.mu.Unlock()
 	if loaded {
 		return nil
@@ -144,7 +144,7 @@ func (o *idIndex) load(ctx context.Context, log commitlog.Reader, p commitlog.Pa
 				return err
 			}
 		}
-		return scan(ctx, log, p, &o.next, machine.NoEnd, func(b *commitlog.Batch) {
+		return commitlog.Scan(ctx, log, p, &o.next, machine.NoEnd, scanBytes, func(b *commitlog.Batch) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			o.noteLocked(b)
@@ -157,36 +157,6 @@ func (o *idIndex) load(ctx context.Context, log commitlog.Reader, p commitlog.Pa
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.loaded = o.round == round // if not, what was read was forgotten meanwhile, and is read again
-	return nil
-}
-
-// scan calls f with the batches of a log from a position on, up to another one or the end. It moves the position on,
-// so that a scan which fails can be continued. What is trimmed meanwhile, or damaged, is passed over: others say so.
-func scan(
-	ctx context.Context, log commitlog.Reader, p commitlog.Partition, next *int64, end int64, f func(*commitlog.Batch),
-) error {
-	for *next < end {
-		batches, err := log.Read(ctx, p, *next, idRead)
-		var damaged *commitlog.CorruptError
-		switch {
-		case errors.Is(err, commitlog.ErrTrimmed):
-			if *next, _, err = log.Bounds(ctx, p); err != nil {
-				return err
-			}
-			continue
-		case errors.As(err, &damaged):
-			*next = damaged.To
-			continue
-		case err != nil:
-			return err
-		case len(batches) == 0:
-			return nil
-		}
-		for _, b := range batches {
-			f(b)
-			*next = b.End()
-		}
-	}
 	return nil
 }
 
@@ -305,9 +275,6 @@ func (c *claim) tryTake(
 	more := len(fresh) - replaced
 	if more > 0 && (len(o.known)+more > MaxIDs || o.all.Load()+int64(more) > MaxAllIDs) {
 		return nil, nil, nil, errManyIDs
-	}
-	if o.known == nil {
-		o.known = map[idHash]*identified{}
 	}
 	o.all.Add(int64(more))
 	for h, m := range fresh {

@@ -23,8 +23,15 @@ type postponed struct {
 }
 
 // CountPostponed reads which messages wait, unless that has been done. If the caller gives up, the next one continues.
+// One that waited for another finds nothing left to read.
 func (p *Partition) CountPostponed(ctx context.Context) error {
 	w := &p.postponed
+	p.mu.Lock()
+	counted := w.counted
+	p.mu.Unlock()
+	if counted {
+		return nil
+	}
 	select {
 	case w.counting <- struct{}{}:
 		defer func() { <-w.counting }()
@@ -32,17 +39,12 @@ func (p *Partition) CountPostponed(ctx context.Context) error {
 		return ctx.Err()
 	}
 	p.mu.Lock()
-	counted := w.counted
-	first := p.machine.FirstOpen()
+	if w.next < 0 {
+		w.next = p.machine.FirstOpen()
+	}
 	_, end := p.machine.Bounds()
 	p.mu.Unlock()
-	if counted {
-		return nil
-	}
-	if w.next < 0 {
-		w.next = first
-	}
-	if err := scan(ctx, p.cfg.Log, p.Address, &w.next, end, p.Note); err != nil {
+	if err := commitlog.Scan(ctx, p.cfg.Log, p.Address, &w.next, end, scanBytes, p.Note); err != nil {
 		return fmt.Errorf("reading which messages wait: %w", err)
 	}
 	p.mu.Lock()
@@ -70,40 +72,37 @@ func (p *Partition) settled(n int) {
 	p.postponed.reserved -= n
 }
 
-// waiting counts the messages of an append that wait.
-func (p *Publisher) waiting(a commitlog.Append) (n int) {
-	now := p.engine.Clock().UnixMilli()
-	for _, m := range a.Messages {
-		if commitlog.Delivery(m, now) != 0 {
-			n++
+// waiting counts the messages of each append that wait. It prepares postpone, and may read the log.
+func (p *Publisher) waiting(ctx context.Context, l *OpenTopic, appends []commitlog.Append) ([]int, error) {
+	counts, now := make([]int, len(appends)), p.engine.Clock().UnixMilli()
+	for i, a := range appends {
+		for _, m := range a.Messages {
+			if commitlog.Delivery(m, now) != 0 {
+				counts[i]++
+			}
 		}
-	}
-	return n
-}
-
-// countPostponed prepares postpone, and may read the log.
-func (p *Publisher) countPostponed(ctx context.Context, l *OpenTopic, appends []commitlog.Append) error {
-	for _, a := range appends {
-		if p.waiting(a) > 0 {
+		if counts[i] > 0 {
 			if err := l.Parts[a.Partition.Number].CountPostponed(ctx); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
-	return nil
+	return counts, nil
 }
 
-// postpone makes room for the messages that wait, until done is called, or refuses them. A request that the topic
-// remembers stores nothing, and needs none.
-func (p *Publisher) postpone(ctx context.Context, l *OpenTopic, appends []commitlog.Append) (done func(), err error) {
+// postpone makes room for so many messages of each append that wait, until done is called, or refuses them. A request
+// that the topic remembers stores nothing, and needs none.
+func (p *Publisher) postpone(
+	ctx context.Context, l *OpenTopic, appends []commitlog.Append, counts []int,
+) (done func(), err error) {
 	var undo []func()
 	done = func() {
 		for _, f := range undo {
 			f()
 		}
 	}
-	for _, a := range appends {
-		part, n := l.Parts[a.Partition.Number], p.waiting(a)
+	for i, a := range appends {
+		part, n := l.Parts[a.Partition.Number], counts[i]
 		if n == 0 {
 			continue
 		}

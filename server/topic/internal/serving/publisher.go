@@ -81,10 +81,11 @@ var ErrSchemaChanged = errors.New("serving: the topic's schema was changed")
 func (p *Publisher) Append(
 	ctx context.Context, l *OpenTopic, appends []commitlog.Append, terms *Terms,
 ) ([]commitlog.Appended, error) {
-	if err := p.countPostponed(ctx, l, appends); err != nil {
+	waiting, err := p.waiting(ctx, l, appends)
+	if err != nil {
 		return nil, err
 	}
-	pending, began, err := p.begin(ctx, l, appends, terms)
+	pending, began, err := p.begin(ctx, l, appends, waiting, terms)
 	if err == nil {
 		// What has its positions will be durable, whether or not the caller waits.
 		if err = pending.Wait(context.WithoutCancel(ctx)); err != nil {
@@ -136,7 +137,7 @@ var errReuse = refusal.New(refusal.ProducerNumberReused,
 // subscription does not wait for the disk, and comes behind them. A log whose messages have no
 // positions before they are durable returns from Begin only then.
 func (p *Publisher) begin(
-	ctx context.Context, l *OpenTopic, appends []commitlog.Append, terms *Terms,
+	ctx context.Context, l *OpenTopic, appends []commitlog.Append, waiting []int, terms *Terms,
 ) (pending *commitlog.Pending, began time.Time, err error) {
 	t := l.Topic
 	defer t.Reading().End()
@@ -155,7 +156,7 @@ func (p *Publisher) begin(
 		}
 		p.engine.Counters.Unsubscribed.Add(1)
 	}
-	done, err := p.postpone(ctx, l, appends)
+	done, err := p.postpone(ctx, l, appends, waiting)
 	defer done()
 	if err != nil {
 		return nil, began, err
