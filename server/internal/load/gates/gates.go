@@ -85,6 +85,11 @@ var gates = map[string]gate{
 		blocking: true, run: backfill},
 	"W06": {claim: "A 10,000/s into 10 groups beside B 10/s into 2, 1 h: p95 of B below 50 ms, less than 10 s behind",
 		run: isolation},
+	"R1": {claim: "2,000 members heartbeat each 30 s, 100 of each group, beside 10,000/s into 16 groups: none dies, " +
+		"p99 below 100 ms", run: heartbeats},
+	"D17": {claim: "16 groups acknowledge 10,000/s: p99 below 10 ms", run: acknowledgements},
+	"P13": {claim: "removals raise the p95 from publish to consumer by at most 20 % and take 5 % of the rate; those of " +
+		"100,000 messages at once 60 % and 20 %, for 2 s", run: removals},
 	"W09":       {claim: "watermark, 50 groups, 30,000/s", run: rates(watermark, 30_000, 50)},
 	"hot-topic": {claim: "a topic with 99 % of the traffic leaves the p99 of others within 2×", run: hotTopic},
 	"idle": {claim: "10,000 topics, 100,000 subscriptions: start below 5 s, idle below 2 % of a processor",

@@ -57,9 +57,12 @@ type Phase struct {
 	calls    atomic.Int64
 	answered []atomic.Int64 // by call: when its publish was answered, ns since base; 0: not yet
 
+	Published atomic.Int64 // messages
+
 	Publish  figure.Histogram // from when a call was due to its answer
 	Fetch    figure.Histogram // from that to the handler of a consumer
 	Total    figure.Histogram // from when it was due to that
+	Stored   figure.Histogram // from an acknowledgement to the answer that it is stored
 	Hopeless atomic.Bool
 	failed   atomic.Pointer[error]
 }
@@ -140,20 +143,29 @@ func (l *Load) Follow(ctx context.Context, g *Group) error {
 	}
 	go func() {
 		defer close(g.ended)
+		var acks []time.Time // without an answer, the oldest first
+		covered := int64(1)  // requests that were answered; the first is Attach
 		for {
 			res, err := stream.Receive()
 			if err != nil {
 				l.lost(ctx, g, err)
 				return
 			}
-			if n := len(res.GetSettled().GetRefusals()); n > 0 {
-				l.lost(ctx, g, fmt.Errorf("%v", res.GetSettled().GetRefusals()[0]))
+			if s := res.GetSettled(); s != nil {
+				for ; covered < s.GetRequests() && len(acks) > 0; covered++ {
+					l.phase.Load().Stored.Add(time.Since(acks[0]))
+					acks = acks[1:]
+				}
+				if len(s.GetRefusals()) > 0 {
+					l.lost(ctx, g, fmt.Errorf("%v", s.GetRefusals()[0]))
+				}
 			}
 			d := res.GetDelivery()
 			if d == nil {
 				continue
 			}
 			l.take(g, d)
+			acks = append(acks, time.Now())
 			if err := stream.Send(&topicv1.ConsumeBidiRequest{Body: &topicv1.ConsumeBidiRequest_Ack{
 				Ack: &topicv1.AckSet{Positions: places(d)}}}); err != nil {
 				l.lost(ctx, g, err)
@@ -341,6 +353,7 @@ func (l *Load) publish(
 	now := time.Since(l.base)
 	p.answered[call].Store(int64(now))
 	p.Publish.Add(now - due)
+	p.Published.Add(int64(len(req.GetMessages())))
 	l.Published.Add(int64(len(req.GetMessages())))
 }
 

@@ -33,6 +33,7 @@ const (
 	metricMemory  = "process_resident_memory_bytes"
 	metricHeap    = "go_memstats_heap_alloc_bytes"
 	metricTrimmed = "parley_topics_trimmed_total"
+	metricDied    = "parley_topics_groups_died_total"
 )
 
 var listening = regexp.MustCompile(`listening on (http://[^\s,]+)`)
@@ -141,6 +142,7 @@ type Usage struct {
 	Memory  float64 // bytes
 	Heap    float64 // bytes
 	Trimmed float64 // messages
+	Died    float64 // groups
 	Written float64 // bytes to the disk; 0 where the system does not say
 }
 
@@ -148,7 +150,7 @@ type Usage struct {
 func (s *Server) Usage(ctx context.Context) Usage {
 	m := s.metrics.Read(ctx)
 	return Usage{At: time.Now(), CPU: m[metricCPU], Memory: m[metricMemory], Heap: m[metricHeap],
-		Trimmed: m[metricTrimmed], Written: s.written()}
+		Trimmed: m[metricTrimmed], Died: m[metricDied], Written: s.written()}
 }
 
 // Cores is how many processors were used between two moments.

@@ -2,6 +2,7 @@ package rig
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
@@ -106,4 +107,26 @@ func (u *User) Partitions(ctx context.Context, topic string) ([]*topicv1.Partiti
 func (u *User) Subscription(ctx context.Context, topic, group string) (*topicv1.Subscription, error) {
 	res, err := u.Subscriptions.GetSubscription(ctx, &topicv1.GetSubscriptionRequest{Topic: topic, Group: group})
 	return res.GetSubscription(), err
+}
+
+// Purge removes what all groups of a topic have acknowledged, and returns the number of positions.
+func (u *User) Purge(ctx context.Context, topic string) (n int64, err error) {
+	list, err := u.Partitions(ctx, topic)
+	if err != nil {
+		return 0, err
+	}
+	for i, p := range list {
+		if p.GetWatermark() == p.GetStart() {
+			continue
+		}
+		res, err := u.Topics.PurgeMessages(ctx, &topicv1.PurgeMessagesRequest{Topic: topic, Before: &topicv1.Position{
+			At: &topicv1.Position_MessageId{MessageId: fmt.Sprintf("%d-%d", i, p.GetWatermark())}}})
+		if err != nil {
+			return n, err
+		}
+		for _, p := range res.GetPurges() {
+			n += p.GetTo() - p.GetFrom()
+		}
+	}
+	return n, nil
 }
