@@ -13,7 +13,9 @@ func (a *audit) changed(from, to stamp) bool {
 }
 
 // released reports whether a member may have lost a message before a later moment: it answered, its
-// session ended, the group changed, the server was killed, or the lease was over.
+// session ended, the group changed, the server was killed, or the lease was over. An extension that was
+// answered after the end of the lease may belong to the next lease: the session got the message again, and
+// has not read that yet.
 func (a *audit) released(d *delivery, later stamp) bool {
 	if d.endedBefore(later) || a.outage(d.from, later) || a.changed(d.from, later) {
 		return true
@@ -27,6 +29,9 @@ func (a *audit) released(d *delivery, later stamp) bool {
 			return true
 		}
 		if s.kind == extend && s.outcome == done && s.call.at.After(start) {
+			if !s.ret.at.Before(start.Add(lease - early)) {
+				return true
+			}
 			start = s.call.at
 		}
 	}
