@@ -8,7 +8,8 @@ import (
 )
 
 // HQ-W01, HQ-W02, HQ-W04, HQ-W05, HQ-W06, HQ-W08: claimed rates are held, a group is killed and
-// revived, a backlog is read beside other work, a quiet topic stands beside a busy one. It takes
+// revived, a backlog is read beside other work, a quiet topic stands beside a busy one. HQ-D17, HQ-L21,
+// HQ-P13, HQ-R1: acknowledgements, heartbeats, and deliveries beside removals have their times. It takes
 // minutes: PARLEY_GATES=1 asks for small rates, PARLEY_GATES=2m for the claimed ones, each held
 // for two minutes.
 func TestGates(t *testing.T) {
@@ -16,7 +17,7 @@ func TestGates(t *testing.T) {
 	if asked == "" {
 		t.Skip("PARLEY_GATES=1")
 	}
-	names, args := []string{"W04", "W05", "W06"}, []string{"gates", "--dir", t.TempDir()}
+	names, args := []string{"W04", "W05", "W06", "R1", "D17", "P13"}, []string{"gates", "--dir", t.TempDir()}
 	if asked == "1" {
 		args = append(args, "--short")
 	} else {
