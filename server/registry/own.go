@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"strings"
 
@@ -133,12 +132,17 @@ func (o *owner) file(ctx context.Context, subject string, f protoreflect.FileDes
 		return Version{}, err
 	}
 	if !ok {
+		// A new directory: the compiler that built this program has checked the file, so that only its text is made. A test
+		// holds that the text is the same schema.
+		p := parsed{Schema: s, canonical: b, fingerprint: source.Fingerprint(b, s.References)}
 		d.Name = proto.String(f.Path())
-		if b, err = source.Marshal(d); err != nil {
+		if p.descriptor, err = source.Marshal(d); err != nil {
 			return Version{}, fmt.Errorf("registry: %s: %w", f.Path(), err)
 		}
-		s.Text = base64.StdEncoding.EncodeToString(b)
-		if v, err = o.add(ctx, subject, s, subject == f.Path()); err != nil {
+		if p.Text, err = source.Print(f); err != nil {
+			return Version{}, fmt.Errorf("registry: %s: %w", f.Path(), err)
+		}
+		if v, err = o.add(ctx, subject, p, subject == f.Path()); err != nil {
 			return Version{}, err
 		}
 	}
@@ -162,7 +166,7 @@ func (o *owner) find(ctx context.Context, subject, fingerprint string) (Version,
 }
 
 // add registers a file; one that others import gets level NONE.
-func (o *owner) add(ctx context.Context, subject string, s Schema, imported bool) (Version, error) {
+func (o *owner) add(ctx context.Context, subject string, p parsed, imported bool) (Version, error) {
 	if !o.register {
 		return Version{}, &MissingError{subject}
 	}
@@ -175,7 +179,7 @@ func (o *owner) add(ctx context.Context, subject string, s Schema, imported bool
 			}
 		}
 	}
-	v, err := o.registry.Register(ctx, subject, s, RegisterOptions{own: true})
+	v, err := o.registry.register(ctx, subject, p, RegisterOptions{own: true})
 	if err != nil {
 		return Version{}, fmt.Errorf("registry: register %s: %w", subject, err)
 	}

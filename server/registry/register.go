@@ -31,6 +31,11 @@ func (r *Registry) Register(ctx context.Context, subject string, s Schema, o Reg
 	if err != nil {
 		return Version{}, err
 	}
+	return r.register(ctx, subject, p, o)
+}
+
+// register is Register for a schema that was understood.
+func (r *Registry) register(ctx context.Context, subject string, p parsed, o RegisterOptions) (v Version, err error) {
 	for range attempts {
 		now, err := r.snapshot(ctx, subject)
 		if err != nil {
@@ -151,7 +156,15 @@ func (r *Registry) add(
 
 // checkCompatible refuses a schema that may not follow what the subject has.
 func (r *Registry) checkCompatible(ctx context.Context, subject string, p parsed, now snapshot) error {
-	messages, err := r.incompatibilities(ctx, subject, p, live(now.versions))
+	before := live(now.versions)
+	if p.file == nil && len(before) > 0 {
+		compiled, err := r.parse(ctx, p.Schema, false)
+		if err != nil {
+			return err
+		}
+		p.file = compiled.file
+	}
+	messages, err := r.incompatibilities(ctx, subject, p, before)
 	if err == nil && len(messages) > 0 {
 		err = invalid(codeIncompatible, textIncompatible, subject, messages)
 	}

@@ -22,8 +22,8 @@ type parsed struct {
 	descriptor  []byte
 	canonical   []byte // descriptor without its name
 	fingerprint string
-	print       func() (string, error) // makes the text, if what was given is not to be kept; nil otherwise
-	file        protoreflect.FileDescriptor
+	print       func() (string, error)      // makes the text, if what was given is not to be kept; nil otherwise
+	file        protoreflect.FileDescriptor // nil for Parley's own, which is compiled when there is one to compare it with
 }
 
 // asRefusal makes an answer of what is wrong with a schema; failures stay what they are.

@@ -184,8 +184,7 @@ func Text(ctx context.Context, descriptor []byte, imports map[string]string, mos
 	if err != nil {
 		return "", err
 	}
-	printer := protoprint.Printer{OmitComments: protoprint.CommentsAll}
-	source, err := printer.PrintProtoToString(file.Descriptor)
+	source, err := Print(file.Descriptor)
 	if err != nil || len(source) > most {
 		return encoded, nil //nolint:nilerr // the encoded form is what is left
 	}
@@ -201,6 +200,12 @@ func Text(ctx context.Context, descriptor []byte, imports map[string]string, mos
 		return encoded, nil //nolint:nilerr // the encoded form is what is left
 	}
 	return source, nil
+}
+
+// Print writes a file as source, without comments.
+func Print(f protoreflect.FileDescriptor) (string, error) {
+	printer := protoprint.Printer{OmitComments: protoprint.CommentsAll}
+	return printer.PrintProtoToString(f)
 }
 
 // A Reference is an import: the path it is imported by, and the version of a subject
