@@ -262,7 +262,8 @@ func (a *audit) keys() {
 		for i, d := range l.deliveries {
 			for j := i - 1; j >= 0 && d.at.at.Sub(l.deliveries[j].from.at) < lease; j-- {
 				if x := l.deliveries[j]; d.place != x.place && !a.released(x, d.at) && !a.overtaken(d, x) {
-					a.find("key order: %s of %s has %v and %v of %s in hand", a.g.name, a.t.name, x.place, d.place, k)
+					a.find("key order: %s of %s has %v and %v of %s in hand%s\n\t--%s", a.g.name, a.t.name, x.place, d.place, k,
+						a.story(a.g, x.place), a.story(a.g, d.place))
 				}
 			}
 		}
