@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat/rule"
-	"github.com/parley-chat/parley/schemacheck/compat/ruleexec"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
@@ -36,7 +35,7 @@ type comparer struct {
 
 	indexes      map[protoreflect.MessageDescriptor]schema.Fields
 	reached      *schema.Reach // what fields of base use
-	trial        *ruleexec.Runner
+	trial        *ruleRunner
 	replacements map[string]bool                        // paths of files of head that replace one of another path
 	movedFiles   map[string]protoreflect.FileDescriptor // files of base that have another path in head
 	current      protoreflect.FullName                  // the type of base at hand
@@ -57,7 +56,7 @@ func newComparer(base, head []protoreflect.FileDescriptor, o Options) *comparer 
 		indexes:      map[protoreflect.MessageDescriptor]schema.Fields{},
 	}
 	c.reached = schema.NewReach(c.base)
-	c.trial = ruleexec.New(c.base, c.head)
+	c.trial = newRuleRunner(c.base, c.head)
 	c.requests = c.head.Reach(func(yield func(protoreflect.MessageDescriptor) bool) {
 		for _, f := range c.head.Scope {
 			for s := range schema.All(f.Services()) {

@@ -4,7 +4,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat/rule"
-	"github.com/parley-chat/parley/schemacheck/compat/ruleexec"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
@@ -119,7 +118,7 @@ func (c *comparer) addedField(h protoreflect.FieldDescriptor, b protoreflect.Mes
 	c.nameTaken(h, b)
 	if o := schema.Oneof(h); o != nil {
 		if was := b.Oneofs().ByName(o.Name()); was != nil && !c.api {
-			if ruleexec.OneofRequired(was) {
+			if oneofRequired(was) {
 				c.inHead(rule.RequiredOneofCaseAdded, h)
 			} else {
 				c.inHead(rule.OneofCaseAdded, h)
@@ -139,7 +138,7 @@ func (c *comparer) raisesVersion(h protoreflect.FieldDescriptor) {
 
 // rulesOfAdded reports rules of a new field that refuse what was written without it.
 func (c *comparer) rulesOfAdded(h protoreflect.FieldDescriptor) {
-	switch rules := ruleexec.FieldRules(h); {
+	switch rules := fieldRules(h); {
 	case rules.GetRequired():
 		c.ruleInHead(rule.FieldAddedValidationRequired, h)
 	case c.trial.ZeroRefused(h):

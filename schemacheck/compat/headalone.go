@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
 
-	"github.com/parley-chat/parley/schemacheck/compat/invariant"
 	"github.com/parley-chat/parley/schemacheck/compat/rule"
 )
 
@@ -23,8 +22,8 @@ func (c *comparer) headAlone() {
 	c.evaluable()
 	key := func(id rule.ID, at protoreflect.Descriptor) string { return string(id) + " " + string(at.FullName()) }
 	had := map[string]bool{}
-	invariant.Check(c.base, func(id rule.ID, at protoreflect.Descriptor, _ string) { had[key(id, at)] = true })
-	invariant.Check(c.head, func(id rule.ID, at protoreflect.Descriptor, what string) {
+	checkInvariants(c.base, func(id rule.ID, at protoreflect.Descriptor, _ string) { had[key(id, at)] = true })
+	checkInvariants(c.head, func(id rule.ID, at protoreflect.Descriptor, what string) {
 		f := []change{detail(what)}
 		if had[key(id, at)] {
 			f = append(f, severity(Warn))

@@ -4,7 +4,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat/rule"
-	"github.com/parley-chat/parley/schemacheck/compat/ruleexec"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
@@ -64,8 +63,8 @@ func (c *comparer) oneofRules(b, h protoreflect.MessageDescriptor) {
 	for o := range schema.All(h.Oneofs()) {
 		was := schema.OneofBefore(o, b, c.fieldsOf(b))
 		switch {
-		case ruleexec.OneofRequired(o) == (was != nil && ruleexec.OneofRequired(was)):
-		case !ruleexec.OneofRequired(o):
+		case oneofRequired(o) == (was != nil && oneofRequired(was)):
+		case !oneofRequired(o):
 			c.ruleInHead(rule.ValidationRequiredRemoved, o)
 		case was == nil:
 			c.ruleInHead(rule.RequiredOneofAdded, o)
@@ -74,7 +73,7 @@ func (c *comparer) oneofRules(b, h protoreflect.MessageDescriptor) {
 		}
 	}
 	for o := range schema.All(b.Oneofs()) {
-		if ruleexec.OneofRequired(o) && !schema.OneofStays(o, h, c.fieldsOf(h)) {
+		if oneofRequired(o) && !schema.OneofStays(o, h, c.fieldsOf(h)) {
 			c.ruleInBase(rule.RequiredOneofRemoved, o)
 		}
 	}

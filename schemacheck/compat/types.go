@@ -4,7 +4,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 
-	"github.com/parley-chat/parley/schemacheck/compat/kinds"
 	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
@@ -16,7 +15,7 @@ func (c *comparer) typeOf(b, h protoreflect.FieldDescriptor) bool {
 		return c.mapOf(b, h)
 	}
 	if b.IsList() != h.IsList() {
-		c.inHead(kinds.CardinalityRule(b, h), h, detail(schema.TypeName(b), schema.TypeName(h)))
+		c.inHead(cardinalityRule(b, h), h, detail(schema.TypeName(b), schema.TypeName(h)))
 		return false
 	}
 	ok := true
@@ -58,7 +57,7 @@ func (c *comparer) mapOf(b, h protoreflect.FieldDescriptor) bool {
 		c.inHead(rule.OtherFieldToMap, h, names)
 		return false
 	}
-	if id, newBreaks, oldBreaks := kinds.MapKeyRule(b.MapKey().Kind(), h.MapKey().Kind()); id != "" {
+	if id, newBreaks, oldBreaks := mapKeyRule(b.MapKey().Kind(), h.MapKey().Kind()); id != "" {
 		c.inHead(id, h, names, reads(newBreaks, oldBreaks))
 		return false
 	}
@@ -87,7 +86,7 @@ func (c *comparer) typeRule(b, h protoreflect.FieldDescriptor) (rule.ID, []chang
 	case b.Enum() != nil && h.Enum() != nil:
 		return c.enumTypeRule(b.Enum(), h.Enum()), nil
 	}
-	id, newBreaks, oldBreaks := kinds.Rule(b, h)
+	id, newBreaks, oldBreaks := kindRule(b, h)
 	return id, []change{reads(newBreaks, oldBreaks)}
 }
 

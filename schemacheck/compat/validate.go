@@ -8,7 +8,6 @@ import (
 
 	"github.com/parley-chat/parley/schemacheck/compat/constraint"
 	"github.com/parley-chat/parley/schemacheck/compat/rule"
-	"github.com/parley-chat/parley/schemacheck/compat/ruleexec"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
@@ -75,8 +74,8 @@ func (c *comparer) reportConstraints(at protoreflect.Descriptor, changes []const
 
 // compareRules compares the rules of two fields of the same type.
 func (c *comparer) compareRules(b, h protoreflect.FieldDescriptor) {
-	was, is := ruleexec.WithPredefined(c.base, ruleexec.FieldRules(b)),
-		ruleexec.WithPredefined(c.head, ruleexec.FieldRules(h))
+	was, is := withPredefined(c.base, fieldRules(b)),
+		withPredefined(c.head, fieldRules(h))
 	c.reportConstraints(h, constraint.Fields(was, is, c.trial.ZeroPasses(b), c.trial.ZeroPasses(h)))
 	be, he := b.Enum(), h.Enum()
 	if b.IsMap() {

@@ -90,9 +90,9 @@ var mistakes = []mistake{
 	{"internal/release/release.go", `set := schema.New(files, events...)
 	packages`, `set := schema.New(files)
 	packages`, "internal/release", "TestImageHoldsNamedEvents"},
-	{"compat/kinds/kinds.go", `other || !hi.holds(bi), other || !bi.holds(hi)`,
+	{"compat/kinds.go", `other || !hi.holds(bi), other || !bi.holds(hi)`,
 		`other || !bi.holds(hi), other || !hi.holds(bi)`, "compat", rulesOf("INTEGER_WIDENED")},
-	{"compat/kinds/kinds.go", `case bi.bits > 0 && bi.encoding == hi.encoding:`, `case bi.bits > 0:`, "compat",
+	{"compat/kinds.go", `case bi.bits > 0 && bi.encoding == hi.encoding:`, `case bi.bits > 0:`, "compat",
 		rulesOf("MAP_KEY_TYPE_CHANGED")},
 	{"compat/constraint/constraint.go", `path == "" && c.ignoresNothing(b, h)`, `path == ""`, "compat",
 		rulesOf("VALIDATION_DISABLED-zero")},
@@ -104,7 +104,7 @@ var mistakes = []mistake{
 		rulesOf("IMPORTED_TYPE_BROKEN")},
 	{"compat/schema/features.go", `return v == descriptorpb.FeatureSet_VERIFY`,
 		`return v != descriptorpb.FeatureSet_VERIFY`, "compat", rulesOf("UTF8_VALIDATION_ENABLED")},
-	{"compat/invariant/invariant.go", `key == "" && fields`, `key != "" && fields`, "compat",
+	{"compat/invariant.go", `key == "" && fields`, `key != "" && fields`, "compat",
 		rulesOf("EVENT_OPTION_INCOMPLETE-key")},
 	{"differential/compare.go", `case w.Has(wf) != r.Has(rf):
 		// Equal`, `case false:

@@ -35,7 +35,6 @@ import (
 	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/commit"
 	"github.com/parley-chat/parley/server/chat/groupcommit"
-	"github.com/parley-chat/parley/server/chat/people"
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/chat/timestamp"
@@ -185,7 +184,7 @@ type Service struct {
 	admission *admit.Admission
 	clock     *timestamp.Clock
 	commits   *commit.Committer
-	people    people.Rows
+	people    peopleRows
 	reads     *groupcommit.Lanes[*read]
 }
 
@@ -206,7 +205,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		Store: cfg.Store, Clock: cfg.Clock, Sleep: cfg.Sleep, Shared: cfg.Shared, Committed: s.committed,
 		CountChats: func(ctx context.Context, users []string) error { return s.people.Count(ctx, users) },
 	})
-	s.people = people.Rows{Store: s.commits}
+	s.people = peopleRows{Store: s.commits}
 	s.queues = queue.New(queue.Config{Execute: s.execute, Waiting: cfg.Queue, Heads: cfg.Heads})
 	s.reads = newReads(s)
 	s.clock = cmp.Or(cfg.Stamps, timestamp.New(cfg.Store, cfg.Clock))

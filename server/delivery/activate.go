@@ -4,7 +4,6 @@ import (
 	"context"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
-	"github.com/parley-chat/parley/server/delivery/catchup"
 	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -19,7 +18,7 @@ type present struct {
 // frame, read with the user's row last, of the others as they are. changed is nil if
 // all did.
 func (s *Stream) activateChats(
-	ctx context.Context, rows []catchup.Row, changed func(*table.Head, catchup.Row) bool,
+	ctx context.Context, rows []catchUpRow, changed func(*table.Head, catchUpRow) bool,
 ) error {
 	h := s.hub
 	ids := make([]string, len(rows))
@@ -81,7 +80,7 @@ func (s *Stream) readPresent(ctx context.Context, ids []string) (found present, 
 
 // activateFound activates a subscription by what was read of its chat, or ends it.
 // Callers hold mu.
-func (h *Hub) activateFound(a *subscription, r catchup.Row, head *table.Head, found present) {
+func (h *Hub) activateFound(a *subscription, r catchUpRow, head *table.Head, found present) {
 	s := a.stream
 	ov := found.overviews[r.ChatID]
 	row, read := found.rows[r.ChatID]

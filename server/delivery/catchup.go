@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/parley-chat/parley/server/delivery/catchup"
 	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
@@ -28,7 +27,7 @@ const pageSize = 100
 //  5. reconcile with chats that the user joined meanwhile;
 //  6. send the token, whose time was taken before the first read.
 type catchUp struct {
-	catchup.Plan
+	catchUpPlan
 	phase  phase
 	start  view.Start
 	replay *frame.Replay // of the chat that was last removed from Named
@@ -122,7 +121,7 @@ func (s *Stream) stepUnnamed(ctx context.Context) error {
 	n := min(pageSize, len(c.Unnamed))
 	rows := c.Unnamed[:n]
 	c.Unnamed = c.Unnamed[n:]
-	return s.activateChats(ctx, rows, func(h *table.Head, r catchup.Row) bool {
+	return s.activateChats(ctx, rows, func(h *table.Head, r catchUpRow) bool {
 		return c.Changed(max(h.ChangedAt, r.ChangedAt))
 	})
 }
@@ -171,7 +170,7 @@ func (h *Hub) endCatchUp(s *Stream) {
 	if s.needsResync {
 		h.beginResync(s, h.cfg.Clock().Add(h.spread(s)))
 	}
-	*c = catchUp{Plan: catchup.Plan{Full: c.Full}, phase: phaseDone} // the rest is of no use any more
+	*c = catchUp{catchUpPlan: catchUpPlan{Full: c.Full}, phase: phaseDone} // the rest is of no use any more
 }
 
 // completeSync gives a stream the token of a synchronisation that began there and is

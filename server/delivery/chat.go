@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"github.com/parley-chat/parley/server/delivery/changes"
 	"github.com/parley-chat/parley/server/delivery/frame"
 )
 
@@ -10,7 +9,7 @@ import (
 // one by one in version order, so it sees every change of the membership after its
 // first position.
 type chatState struct {
-	changes.Log
+	changeLog
 	id     string
 	serial uint64 // distinguishes it from earlier states of the same chat
 

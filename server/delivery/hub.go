@@ -39,8 +39,6 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/delivery/sendqueue"
-	"github.com/parley-chat/parley/server/delivery/watermark"
-	"github.com/parley-chat/parley/server/delivery/workqueue"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -148,8 +146,8 @@ type Hub struct {
 
 	membershipSyncs map[string]*membershipSync // by chat
 	reconciliations map[subscriptionKey]*reconciliation
-	watermarks      watermark.Set
-	work            workqueue.Queue[Work]
+	watermarks      watermarkSet
+	work            workQueue[Work]
 
 	serial uint64 // of the newest chatState
 	stats  Stats
@@ -185,7 +183,7 @@ func New(cfg Config) (*Hub, error) {
 		verified:        map[string]int64{},
 		membershipSyncs: map[string]*membershipSync{},
 		reconciliations: map[subscriptionKey]*reconciliation{},
-		watermarks:      watermark.Set{},
+		watermarks:      watermarkSet{},
 	}, nil
 }
 

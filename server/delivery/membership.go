@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/parley-chat/parley/server/bounded"
-	"github.com/parley-chat/parley/server/delivery/catchup"
 )
 
 // The hub learns of memberships from the changes themselves. Where one was missed, two
@@ -157,7 +156,7 @@ func (s *Stream) reconcile(ctx context.Context, ids []string, version int64) err
 	if err := h.cfg.Durable(ctx); err != nil {
 		return err
 	}
-	var members []catchup.Row
+	var members []catchUpRow
 	h.mu.Lock()
 	for _, r := range rows {
 		switch {
@@ -167,7 +166,7 @@ func (s *Stream) reconcile(ctx context.Context, ids []string, version int64) err
 			s.departed.Confirm(r.ChatID, version)
 		case h.streams[s.id] == s:
 			h.subscribe(s, r.ChatID)
-			members = append(members, catchup.RowOf(r))
+			members = append(members, catchUpRowOf(r))
 		}
 	}
 	h.endOverflowed([]*Stream{s})

@@ -4,8 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"time"
-
-	"github.com/parley-chat/parley/server/delivery/workqueue"
 )
 
 // workers is the number of goroutines that read for a hub.
@@ -14,7 +12,7 @@ const workers = 4
 // Run performs the hub's work and ends streams whose time is over, until ctx
 // ends.
 func (h *Hub) Run(ctx context.Context, log *slog.Logger) error {
-	workqueue.Run(ctx, workers, workqueue.Machine[Work]{
+	runWork(ctx, workers, workMachine[Work]{
 		Next:   func() (Work, time.Duration, bool) { return h.Work(h.cfg.Clock()) },
 		Do:     h.Do,
 		Failed: func(err error) { log.Warn("delivery: read failed, will be repeated", "error", err) },

@@ -7,11 +7,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
-	"github.com/parley-chat/parley/server/delivery/catchup"
-	"github.com/parley-chat/parley/server/delivery/departed"
 	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/delivery/sendqueue"
-	"github.com/parley-chat/parley/server/delivery/sortedlist"
 	"github.com/parley-chat/parley/server/view"
 )
 
@@ -31,8 +28,8 @@ type Stream struct {
 
 	expires       time.Time
 	token         string // of the last synchronisation completed
-	subscriptions sortedlist.List[*subscription]
-	departed      departed.Set    // chats that the stream was sent its user has left
+	subscriptions sortedList[*subscription]
+	departed      departureSet    // chats that the stream was sent its user has left
 	catchingUp    bool            // Step has not finished
 	pendingChats  map[string]bool // chats to reconcile with once it has
 	overflowed    bool            // its queue was full
@@ -53,9 +50,9 @@ func newStream(h *Hub, p OpenParams, tok view.Token, now time.Time) *Stream {
 		serviceKey:   p.ServiceKey,
 		opened:       now,
 		queue:        sendqueue.New(&h.cfg.Limits),
-		catchUp:      catchUp{Plan: catchup.New(p.Token != "", tok, p.Known)},
+		catchUp:      catchUp{catchUpPlan: planCatchUp(p.Token != "", tok, p.Known)},
 		expires:      p.ExpiresAt,
-		departed:     departed.Set{},
+		departed:     departureSet{},
 		catchingUp:   true,
 		pendingChats: map[string]bool{},
 	}

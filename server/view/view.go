@@ -58,8 +58,6 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/view/share"
-	"github.com/parley-chat/parley/server/view/signature"
 )
 
 // Errors of reads. A chat that the user is not a member of, and one that does
@@ -114,16 +112,16 @@ func (c Config) Validate() error {
 type Reader struct {
 	store   store.Store
 	clock   func() time.Time
-	key     signature.Key
+	key     signatureKey
 	history store.History
 
 	noReadReceipts bool
 
 	stamps *timestamp.Clock
 
-	loads share.Loads[*list]
-	cache *share.Cache[*list] // nil: calls share nothing
-	turns chan struct{}       // a place for each list that is worked on
+	loads sharedLoads[*list]
+	cache *shareCache[*list] // nil: calls share nothing
+	turns chan struct{}      // a place for each list that is worked on
 }
 
 // New makes a Reader. It panics if the configuration is not valid; see
@@ -148,7 +146,7 @@ func New(cfg Config) *Reader {
 		cfg.Lists = DefaultLists
 	}
 	if cfg.Lists > 0 {
-		r.cache, r.turns = share.NewCache[*list](cfg.Lists), make(chan struct{}, cfg.Turns)
+		r.cache, r.turns = newShareCache[*list](cfg.Lists), make(chan struct{}, cfg.Turns)
 	}
 	return r
 }

@@ -56,7 +56,6 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/wait"
-	"github.com/parley-chat/parley/workers/consume/crashlog"
 	"github.com/parley-chat/parley/workers/consume/parked"
 )
 
@@ -118,7 +117,7 @@ const (
 // Engine consumes.
 type Engine struct {
 	cfg     Config
-	crashes *crashlog.Log
+	crashes *crashLog
 	parking *parking // nil unless the handler is one of aggregates
 	counters
 
@@ -148,7 +147,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg: cfg, partitions: map[kafka.Partition]*partition{},
 		// Its few rows are written on a full disk, too: without them the group reads nothing, so
 		// nothing of the log can be trimmed.
-		crashes: &crashlog.Log{Store: store.Freeing(cfg.Store), Clock: cfg.Clock, Logger: cfg.Logger, Group: cfg.Group,
+		crashes: &crashLog{Store: store.Freeing(cfg.Store), Clock: cfg.Clock, Logger: cfg.Logger, Group: cfg.Group,
 			Consumer: cfg.Consumer},
 	}
 	if cfg.Aggregate != nil {

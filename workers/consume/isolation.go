@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/workers/consume/crashlog"
 )
 
 // Isolation is the lock under which a process works on a suspect with nothing else in
@@ -28,10 +27,10 @@ func (e *Engine) claim(ctx context.Context, portions []*portion) error {
 	}
 	e.mu.Unlock()
 	var failed error
-	for chunk := range slices.Chunk(list, crashlog.MaxClaims) {
-		claims := make([]crashlog.Claim, len(chunk))
+	for chunk := range slices.Chunk(list, maxClaims) {
+		claims := make([]crashClaim, len(chunk))
 		for i, po := range chunk {
-			claims[i] = crashlog.Claim{Partition: po.partition.id, First: po.batch.Records[0].Offset, End: po.batch.End}
+			claims[i] = crashClaim{Partition: po.partition.id, First: po.batch.Records[0].Offset, End: po.batch.End}
 		}
 		quarantines, err := e.crashes.Claim(ctx, claims)
 		if err == nil { // not before: until now another owner could park keys

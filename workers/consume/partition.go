@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/workers/consume/crashlog"
 )
 
 // partition is all that an Engine keeps of one partition, from its assignment until it is
@@ -21,7 +20,7 @@ type partition struct {
 
 	// Used by Run alone.
 	buffer     buffer
-	quarantine *crashlog.Quarantine // nil: the previous owner did not crash
+	quarantine *quarantine // nil: the previous owner did not crash
 	// finishedOutOfOrder has the offsets that are finished behind a record that waits.
 	finishedOutOfOrder map[int64]bool
 }

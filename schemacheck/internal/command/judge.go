@@ -15,7 +15,6 @@ import (
 	"github.com/parley-chat/parley/schemacheck/compile"
 	"github.com/parley-chat/parley/schemacheck/gate"
 	"github.com/parley-chat/parley/schemacheck/internal/causes"
-	"github.com/parley-chat/parley/schemacheck/internal/lint"
 	"github.com/parley-chat/parley/schemacheck/internal/load"
 	"github.com/parley-chat/parley/schemacheck/internal/report"
 	"github.com/parley-chat/parley/schemacheck/internal/schemafile"
@@ -221,7 +220,7 @@ func (v *verdict) lint(r *report.Report, was, is *schema.FileSet) {
 		return
 	}
 	var list []causes.Finding
-	for _, f := range lint.Check(was, is, v.file) {
+	for _, f := range lintFiles(was, is, v.file) {
 		list = append(list, causes.Finding{Finding: f})
 	}
 	r.Add(report.Origin{

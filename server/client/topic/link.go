@@ -12,7 +12,6 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
-	"github.com/parley-chat/parley/server/client/topic/positions"
 	"github.com/parley-chat/parley/server/wait"
 )
 
@@ -250,7 +249,7 @@ func requests(by map[int32][]*item) func(yield func([]*topicv1.Positions, []*ite
 				for i, it := range items[:n] {
 					at[i] = it.position
 				}
-				if !yield(positions.Group(partition, at), items[:n]) {
+				if !yield(groupPositions(partition, at), items[:n]) {
 					return
 				}
 				items = items[n:]

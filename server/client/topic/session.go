@@ -8,7 +8,6 @@ import (
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/client/topic/positions"
 )
 
 // How acknowledgements are grouped: those that come within a while go together, unless
@@ -184,7 +183,7 @@ func (s *session) take(f frame) {
 		s.credits -= int64(len(f.delivery.GetMessages()))
 	}
 	for _, p := range f.lost.GetPositions() {
-		positions.Each(p, func(at int64) { s.inbox.lose(place{p.GetPartition(), at}, ErrLeaseLost) })
+		eachPosition(p, func(at int64) { s.inbox.lose(place{p.GetPartition(), at}, ErrLeaseLost) })
 	}
 	if f.alive != nil {
 		s.tellStalled(f.alive.GetStalls())
@@ -204,7 +203,7 @@ func (r *run) confirm(o *outgoing, refusals []*topicv1.Refusal) {
 		for _, refusal := range refusals {
 			if o.extend != nil {
 				p := refusal.GetPositions()
-				positions.Each(p, func(at int64) { r.inbox.lose(place{p.GetPartition(), at}, ErrLeaseLost) })
+				eachPosition(p, func(at int64) { r.inbox.lose(place{p.GetPartition(), at}, ErrLeaseLost) })
 			}
 		}
 	})

@@ -14,7 +14,6 @@ import (
 
 	"github.com/parley-chat/parley/server/client/topic"
 	"github.com/parley-chat/parley/server/testkit"
-
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 )
 

@@ -1,4 +1,4 @@
-package sortedlist
+package delivery
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ func (t *thing) Key() string { return t.key }
 func TestSameAsAMap(t *testing.T) {
 	for seed := range uint64(50) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
-		var l List[*thing]
+		var l sortedList[*thing]
 		m := map[string]*thing{}
 		for range 300 {
 			key := fmt.Sprint(rnd.IntN(40))

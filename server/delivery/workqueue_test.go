@@ -1,4 +1,4 @@
-package workqueue
+package delivery
 
 import (
 	"context"
@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-func TestOrder(t *testing.T) {
+func TestWorkqueueOrder(t *testing.T) {
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
-		var q Queue[[2]int]
+		var q workQueue[[2]int]
 		n := 1 + rnd.IntN(30)
 		for i := range n {
 			at := rnd.IntN(10)
@@ -54,7 +54,7 @@ func TestRun(t *testing.T) {
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		Run(ctx, 3, Machine[int]{
+		runWork(ctx, 3, workMachine[int]{
 			Next: func() (int, time.Duration, bool) {
 				select {
 				case i := <-work:

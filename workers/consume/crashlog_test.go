@@ -1,4 +1,4 @@
-package crashlog
+package consume
 
 import (
 	"log/slog"
@@ -12,23 +12,23 @@ import (
 
 var part = kafka.Partition{Topic: "chats.created", ID: 3}
 
-func newLog() *Log {
+func newLog() *crashLog {
 	clock := func() time.Time { return time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC) }
-	return &Log{Store: storetest.NewMemory(clock), Clock: clock, Logger: slog.New(slog.DiscardHandler), Group: "g",
+	return &crashLog{Store: storetest.NewMemory(clock), Clock: clock, Logger: slog.New(slog.DiscardHandler), Group: "g",
 		Consumer: "c"}
 }
 
 // next claims the partition for another process.
-func next(t *testing.T, l *Log, first int64) *Quarantine {
+func next(t *testing.T, l *crashLog, first int64) *quarantine {
 	t.Helper()
 	l.Consumer += "'"
-	return claim(t, l, first)
+	return ownedClaim(t, l, first)
 }
 
-// claim claims the partition, which has records from an offset up to 5000.
-func claim(t *testing.T, l *Log, first int64) *Quarantine {
+// ownedClaim claims the partition, which has records from an offset up to 5000.
+func ownedClaim(t *testing.T, l *crashLog, first int64) *quarantine {
 	t.Helper()
-	list, err := l.Claim(t.Context(), []Claim{{Partition: part, First: first, End: 5000}})
+	list, err := l.Claim(t.Context(), []crashClaim{{Partition: part, First: first, End: 5000}})
 	if err != nil || len(list) != 1 {
 		t.Fatalf("the claim returned %v (%v), expected one quarantine", list, err)
 	}
@@ -42,7 +42,7 @@ func TestCrashesAreCounted(t *testing.T) {
 	if q := next(t, l, 10); q != nil {
 		t.Errorf("the first owner has the quarantine %+v, expected none", q)
 	}
-	if q := claim(t, l, 10); q != nil {
+	if q := ownedClaim(t, l, 10); q != nil {
 		t.Errorf("a process that lost the partition and did not end has the quarantine %+v, expected none", q)
 	}
 	if q := next(t, l, 10); q == nil || q.Crashes(10) != 0 {
@@ -72,7 +72,7 @@ func TestCrashesAreCounted(t *testing.T) {
 // after the crash. A record that is read again stays a suspect.
 func TestSuspects(t *testing.T) {
 	l := newLog()
-	claim(t, l, 100)
+	ownedClaim(t, l, 100)
 	q := next(t, l, 100)
 	for n := range int64(500) {
 		for _, time := range []string{"the first time", "again"} {

@@ -1,25 +1,21 @@
-// Package sortedlist holds things in order of a key. A stream has a list of its chats, up to
-// 10,000 of them: it takes a third of what a map does, and grows at its end while the
-// stream opens.
-//
-// A List is guarded by its owner.
-package sortedlist
+package delivery
 
 import (
 	"slices"
 	"strings"
 )
 
-// Keyed is what a List holds: something with a key that never changes.
-type Keyed interface {
+// keyed is what a sortedList holds: something with a key that never changes.
+type keyed interface {
 	comparable
 	Key() string
 }
 
-// List holds things in order of their keys, one for each.
-type List[T Keyed] []T
+// sortedList holds things in order of their keys, one for each. A stream has a list of its chats, up to 10,000: it
+// takes a third of the memory of a map, and grows at its end while the stream opens. Its owner guards it.
+type sortedList[T keyed] []T
 
-func (l List[T]) find(key string) (int, bool) {
+func (l sortedList[T]) find(key string) (int, bool) {
 	if n := len(l); n == 0 || l[n-1].Key() < key {
 		return n, false
 	}
@@ -27,7 +23,7 @@ func (l List[T]) find(key string) (int, bool) {
 }
 
 // Of returns what has a key; the zero value if nothing does.
-func (l List[T]) Of(key string) (x T) {
+func (l sortedList[T]) Of(key string) (x T) {
 	if i, ok := l.find(key); ok {
 		return l[i]
 	}
@@ -35,13 +31,13 @@ func (l List[T]) Of(key string) (x T) {
 }
 
 // Add adds something whose key is not there.
-func (l *List[T]) Add(x T) {
+func (l *sortedList[T]) Add(x T) {
 	i, _ := l.find(x.Key())
 	*l = slices.Insert(*l, i, x)
 }
 
 // Remove reports whether the very same thing was there.
-func (l *List[T]) Remove(x T) bool {
+func (l *sortedList[T]) Remove(x T) bool {
 	i, ok := l.find(x.Key())
 	if !ok || (*l)[i] != x {
 		return false

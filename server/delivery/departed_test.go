@@ -1,12 +1,12 @@
-package departed
+package delivery
 
 import (
 	"fmt"
 	"testing"
 )
 
-func TestSet(t *testing.T) {
-	s := Set{}
+func TestDepartedSet(t *testing.T) {
+	s := departureSet{}
 	is := func(what string, got, want bool) {
 		t.Helper()
 		if got != want {

@@ -1,8 +1,4 @@
-// Package signature makes texts that only the holder of a key can make, and that are of no use
-// in another context: for another user, or another purpose.
-//
-// It owns the signature and the encoding; it does not own what is signed (package view).
-package signature
+package view
 
 import (
 	"crypto/hmac"
@@ -15,19 +11,20 @@ import (
 // macSize is the length of a signature.
 const macSize = 16
 
-// Key makes and checks signed texts.
-type Key []byte
+// signatureKey makes and checks signed texts: only its holder can make them, and they are of no use in another context,
+// such as for another user or another purpose.
+type signatureKey []byte
 
 // encoding is strict, so that a token has one spelling.
 var encoding = base64.RawURLEncoding.Strict()
 
 // Sign returns a body as text, signed for a context.
-func (k Key) Sign(body []byte, context ...string) string {
+func (k signatureKey) Sign(body []byte, context ...string) string {
 	return encoding.EncodeToString(append(body, k.mac(body, context)...))
 }
 
 // Verify returns the body of a text; false if it was not signed for the context.
-func (k Key) Verify(token string, context ...string) ([]byte, bool) {
+func (k signatureKey) Verify(token string, context ...string) ([]byte, bool) {
 	if strings.ContainsAny(token, "\r\n") { // the decoder would skip them
 		return nil, false
 	}
@@ -40,7 +37,7 @@ func (k Key) Verify(token string, context ...string) ([]byte, bool) {
 }
 
 // mac signs the context's strings, each with its length, and the body.
-func (k Key) mac(body []byte, context []string) []byte {
+func (k signatureKey) mac(body []byte, context []string) []byte {
 	h := hmac.New(sha256.New, k)
 	var n [4]byte
 	for _, part := range context {

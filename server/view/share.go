@@ -1,12 +1,4 @@
-// Package share lets calls share what is expensive to load: a call joins a load that has
-// not begun yet ([Loads]), and continues with what an earlier call loaded ([Cache]).
-//
-// It owns when a load may be shared and how long a value is cached, not what is
-// loaded. A load is shared only by calls that came before it began, so
-// each sees what was written before the call. Everything may be used by many
-// goroutines; nothing starts one. Mutexes are held for a few steps, never while
-// something is loaded.
-package share
+package view
 
 import (
 	"context"
@@ -15,14 +7,15 @@ import (
 	"time"
 )
 
-// Loads are the loads under way, by key. At most one of a key runs at a time, and at
-// most one waits for its end.
-type Loads[T any] struct {
+// sharedLoads lets calls share what is expensive to load: the loads under way, by key. At most one of a key runs at a
+// time, and at most one waits for its end. Only calls that came before a load began share it, so each sees what was
+// written before the call. mu is held for a few steps, never while something is loaded.
+type sharedLoads[T any] struct {
 	mu   sync.Mutex
-	keys map[string]*loads[T]
+	keys map[string]*shareLoads[T]
 }
 
-type loads[T any] struct{ running, next *load[T] }
+type shareLoads[T any] struct{ running, next *load[T] }
 
 type load[T any] struct {
 	done  chan struct{} // closed at its end
@@ -35,7 +28,7 @@ var errAbandoned = errors.New("share: load abandoned")
 
 // Get returns what f loads, in a call of f that begins after the call of Get, by
 // this caller or another.
-func (ls *Loads[T]) Get(ctx context.Context, key string, f func(context.Context) (T, error)) (T, error) {
+func (ls *sharedLoads[T]) Get(ctx context.Context, key string, f func(context.Context) (T, error)) (T, error) {
 	for {
 		l, before, lead := ls.join(key)
 		if lead {
@@ -55,15 +48,15 @@ func (ls *Loads[T]) Get(ctx context.Context, key string, f func(context.Context)
 
 // join returns the load of a key that has not begun yet, or a new one, which the
 // caller is to lead once the load before, if there is one, is done.
-func (ls *Loads[T]) join(key string) (l, before *load[T], lead bool) {
+func (ls *sharedLoads[T]) join(key string) (l, before *load[T], lead bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	k := ls.keys[key]
 	if k == nil {
 		if ls.keys == nil {
-			ls.keys = map[string]*loads[T]{}
+			ls.keys = map[string]*shareLoads[T]{}
 		}
-		k = &loads[T]{}
+		k = &shareLoads[T]{}
 		ls.keys[key] = k
 	}
 	if k.next != nil {
@@ -74,7 +67,7 @@ func (ls *Loads[T]) join(key string) (l, before *load[T], lead bool) {
 }
 
 // lead waits for the load before and does one for all who joined until it began.
-func (ls *Loads[T]) lead(
+func (ls *sharedLoads[T]) lead(
 	ctx context.Context, key string, l, before *load[T], f func(context.Context) (T, error),
 ) (T, error) {
 	defer ls.end(key, l)
@@ -94,14 +87,14 @@ func (ls *Loads[T]) lead(
 }
 
 // begin closes a load to calls that come later.
-func (ls *Loads[T]) begin(key string, l *load[T]) {
+func (ls *sharedLoads[T]) begin(key string, l *load[T]) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	k := ls.keys[key]
 	k.running, k.next = l, nil
 }
 
-func (ls *Loads[T]) end(key string, l *load[T]) {
+func (ls *sharedLoads[T]) end(key string, l *load[T]) {
 	ls.mu.Lock()
 	k := ls.keys[key]
 	if k.running == l {
@@ -124,17 +117,17 @@ const (
 	maxEntries  = 1 << 10
 )
 
-// Cache holds values that later calls may need, within bounds of size, number and time.
-type Cache[T any] struct {
+// shareCache holds values that later calls may need, within bounds of size, number and time.
+type shareCache[T any] struct {
 	max int
 
 	mu      sync.Mutex
-	entries map[uint64]*entry[T]
+	entries map[uint64]*shareEntry[T]
 	size    int
 	clock   int64
 }
 
-type entry[T any] struct {
+type shareEntry[T any] struct {
 	value T
 	id    uint64
 	owner string
@@ -143,12 +136,14 @@ type entry[T any] struct {
 	at    time.Time
 }
 
-// NewCache makes a cache of values whose sizes sum up to max at most.
-func NewCache[T any](max int) *Cache[T] { return &Cache[T]{max: max, entries: map[uint64]*entry[T]{}} }
+// newShareCache makes a cache of values whose sizes sum up to max at most.
+func newShareCache[T any](max int) *shareCache[T] {
+	return &shareCache[T]{max: max, entries: map[uint64]*shareEntry[T]{}}
+}
 
 // Put adds a value under an id that no other value has. An owner's fifth value replaces
 // the owner's oldest.
-func (c *Cache[T]) Put(owner string, id uint64, value T, size int, now time.Time) {
+func (c *shareCache[T]) Put(owner string, id uint64, value T, size int, now time.Time) {
 	if size > c.max {
 		return
 	}
@@ -159,7 +154,7 @@ func (c *Cache[T]) Put(owner string, id uint64, value T, size int, now time.Time
 		k.used, k.at = c.clock, now
 		return
 	}
-	c.entries[id] = &entry[T]{value: value, id: id, owner: owner, size: size, used: c.clock, at: now}
+	c.entries[id] = &shareEntry[T]{value: value, id: id, owner: owner, size: size, used: c.clock, at: now}
 	c.size += size
 	for {
 		k := c.surplus(owner, now)
@@ -172,8 +167,8 @@ func (c *Cache[T]) Put(owner string, id uint64, value T, size int, now time.Time
 }
 
 // surplus returns the value that must be removed first, nil if all may stay.
-func (c *Cache[T]) surplus(owner string, now time.Time) *entry[T] {
-	var oldest, own *entry[T]
+func (c *shareCache[T]) surplus(owner string, now time.Time) *shareEntry[T] {
+	var oldest, own *shareEntry[T]
 	n := 0
 	for _, k := range c.entries {
 		if oldest == nil || k.used < oldest.used {
@@ -196,7 +191,7 @@ func (c *Cache[T]) surplus(owner string, now time.Time) *entry[T] {
 }
 
 // Get returns an owner's value, if it is still cached.
-func (c *Cache[T]) Get(owner string, id uint64, now time.Time) (value T, ok bool) {
+func (c *shareCache[T]) Get(owner string, id uint64, now time.Time) (value T, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if k := c.entries[id]; k != nil && k.owner == owner && now.Sub(k.at) <= maxIdle {

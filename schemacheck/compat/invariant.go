@@ -1,11 +1,4 @@
-// Package invariant checks what the verdicts on changes rely on in one schema alone:
-// enums have a zero for what is not set, a registered file has one event and nothing
-// else, and events say where they go.
-//
-// It knows the ids of its rules and nothing else of the gate.
-//
-// Concurrency: functions are pure and may run together.
-package invariant
+package compat
 
 import (
 	"strings"
@@ -16,8 +9,10 @@ import (
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
-// Check reports the id of a rule, the element, and what is wrong with it.
-func Check(s *schema.FileSet, report func(id rule.ID, at protoreflect.Descriptor, what string)) {
+// checkInvariants checks what the verdicts on changes rely on in one schema alone: enums have a zero for what is not
+// set, a registered file has one event and nothing else, and events say where they go. It reports the id of a rule,
+// the element, and what is wrong with it.
+func checkInvariants(s *schema.FileSet, report func(id rule.ID, at protoreflect.Descriptor, what string)) {
 	types := map[string]protoreflect.MessageDescriptor{} // events by type name
 	for _, f := range s.Scope {
 		enums := func(in schema.Container) {

@@ -1,9 +1,4 @@
-// Package changes holds what a hub has loaded of the changes of one chat: which of them
-// were applied, which wait for earlier ones, and the last ones, for streams that catch up.
-//
-// It owns their order and the bounds of memory; it does not own who is sent a change
-// (package delivery). A Log is guarded by its owner.
-package changes
+package delivery
 
 import (
 	"github.com/parley-chat/parley/server/delivery/frame"
@@ -14,8 +9,9 @@ import (
 // from the store.
 const maxWaiting = 64
 
-// Log is one chat's changes. The zero value is empty and has no position.
-type Log struct {
+// changeLog is what the hub has loaded of one chat's changes: those that wait for earlier ones, and the last ones,
+// for streams that catch up. It bounds their memory. The zero value is empty and has no position. Its owner guards it.
+type changeLog struct {
 	Started bool  // Version is set; until then changes are only collected
 	Version int64 // every change up to here was applied
 	Newest  int64 // newest version that exists, as far as is known
@@ -26,7 +22,7 @@ type Log struct {
 
 // Receive adds a change that was delivered, unless it does not fit. It returns false
 // if the change was applied already.
-func (l *Log) Receive(e event.Event) (isNew bool) {
+func (l *changeLog) Receive(e event.Event) (isNew bool) {
 	v := e.GetMetadata().GetVersion()
 	if l.Started && v <= l.Version {
 		return false
@@ -40,14 +36,14 @@ func (l *Log) Receive(e event.Event) (isNew bool) {
 
 // Fill adds a change that was read, whatever the bound. It counts for Newest: a chat
 // with changes to apply must not be dropped.
-func (l *Log) Fill(e event.Event) {
+func (l *changeLog) Fill(e event.Event) {
 	if v := e.GetMetadata().GetVersion(); v > l.Version && l.waiting[v] == nil {
 		l.put(v, e)
 		l.Newest = max(l.Newest, v)
 	}
 }
 
-func (l *Log) put(v int64, e event.Event) {
+func (l *changeLog) put(v int64, e event.Event) {
 	if l.waiting == nil {
 		l.waiting = map[int64]*frame.Change{}
 	}
@@ -57,7 +53,7 @@ func (l *Log) put(v int64, e event.Event) {
 }
 
 // Start sets the first version that counts as applied.
-func (l *Log) Start(version int64) {
+func (l *changeLog) Start(version int64) {
 	l.Started, l.Version = true, version
 	for v := range l.waiting {
 		if v <= version {
@@ -69,7 +65,7 @@ func (l *Log) Start(version int64) {
 
 // Next returns the change that follows, which counts as applied then, nil if it is
 // missing. The last ones are kept, at most so many.
-func (l *Log) Next(keep int) *frame.Change {
+func (l *changeLog) Next(keep int) *frame.Change {
 	c := l.waiting[l.Version+1]
 	if c == nil {
 		return nil
@@ -86,7 +82,7 @@ func (l *Log) Next(keep int) *frame.Change {
 }
 
 // Complete says that there is nothing newer than what is here.
-func (l *Log) Complete() {
+func (l *changeLog) Complete() {
 	l.Newest = l.Version
 	for v := range l.waiting {
 		l.Newest = max(l.Newest, v)
@@ -94,7 +90,7 @@ func (l *Log) Complete() {
 }
 
 // Since returns the changes applied after a version; false if they are not all kept.
-func (l *Log) Since(version int64) ([]*frame.Change, bool) {
+func (l *changeLog) Since(version int64) ([]*frame.Change, bool) {
 	if len(l.recent) == 0 || l.recent[0].Version > version+1 {
 		return nil, false
 	}

@@ -1,11 +1,4 @@
-// Package lint checks how events are named and declared: names say what has happened,
-// changes say what is new, options and events are complete, topics are known.
-//
-// It finds what the rules of rule.Naming are about. It compares nothing: what a change
-// breaks is said in compat.
-//
-// Concurrency: functions are pure and may run together.
-package lint
+package command
 
 import (
 	"strings"
@@ -19,11 +12,11 @@ import (
 	"github.com/parley-chat/parley/schemacheck/internal/tense"
 )
 
-// Check returns what is wrong with the events of head that base does not have: names
+// lintFiles returns what is wrong with the events of head that base does not have: names
 // are not changed later. Without base all events are checked. Messages that are
 // only taken for events, because nothing is declared or named, are left out, and so are
 // those of named files that others import.
-func Check(base, head *schema.FileSet, says *schemafile.File) []compat.Finding {
+func lintFiles(base, head *schema.FileSet, says *schemafile.File) []compat.Finding {
 	var list []compat.Finding
 	for _, m := range head.Roots {
 		event, declared := head.Events[m.FullName()]

@@ -1,5 +1,17 @@
-// Package crashlog finds out which record crashed a process. It keeps, in the store, what a
-// consumer group works on and how often records were tried in vain.
+package consume
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// crashLog is the crash log of a group, for one of its processes: it finds out which record crashed one.
 //
 // The owner of a partition keeps a row in the store, from the first record until it
 // releases the partition. A consumer that finds the row of another one quarantines the
@@ -13,27 +25,8 @@
 // kills hit the same suspect as often.
 //
 // Without a crash this costs one write for the first records of a partition, and one when
-// the partition is released.
-//
-// It owns the table consumer_attempts. It does not own how suspects are worked on, nor what
-// happens to a record that has crashed too often (package consume).
-//
-// Concurrency: a Log may be used by many goroutines, a Quarantine by one.
-package crashlog
-
-import (
-	"context"
-	"log/slog"
-	"slices"
-	"time"
-
-	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/table"
-)
-
-// Log is the crash log of a group, for one of its processes.
-type Log struct {
+// the partition is released. Many goroutines may use a crashLog, and one a quarantine.
+type crashLog struct {
 	Store    store.Store
 	Clock    func() time.Time
 	Logger   *slog.Logger
@@ -41,19 +34,19 @@ type Log struct {
 	Consumer string // id of the process
 }
 
-// Claim names a partition whose first records have come.
-type Claim struct {
+// crashClaim names a partition whose first records have come.
+type crashClaim struct {
 	Partition kafka.Partition
 	First     int64 // offset of the first of them
 	End       int64 // offset at which the partition ended then
 }
 
-// MaxClaims is the number of claims in one call: each needs up to two writes.
-const MaxClaims = store.MaxPlanWrites / 2
+// maxClaims is the number of claims in one call: each needs up to two writes.
+const maxClaims = store.MaxPlanWrites / 2
 
-// Claim records the ownership of at most MaxClaims partitions. It returns the quarantines of
+// Claim records the ownership of at most maxClaims partitions. It returns the quarantines of
 // those whose previous owner, another process, ended without a release, nil for the others.
-func (l *Log) Claim(ctx context.Context, claims []Claim) ([]*Quarantine, error) {
+func (l *crashLog) Claim(ctx context.Context, claims []crashClaim) ([]*quarantine, error) {
 	keys := make([]store.Key, len(claims))
 	for i, c := range claims {
 		keys[i] = table.OwnershipKey(l.key(c.Partition))
@@ -64,7 +57,7 @@ func (l *Log) Claim(ctx context.Context, claims []Claim) ([]*Quarantine, error) 
 	}
 	own := table.Ownership{Consumer: l.Consumer, Since: l.Clock().UnixMilli()}.Item()
 	var writes []store.Write
-	list := make([]*Quarantine, len(claims))
+	list := make([]*quarantine, len(claims))
 	crashed := 0
 	for i, c := range claims {
 		writes = append(writes, store.Write{Op: store.OpPut, Key: keys[i], Item: own})
@@ -76,7 +69,7 @@ func (l *Log) Claim(ctx context.Context, claims []Claim) ([]*Quarantine, error) 
 			continue
 		}
 		crashed++
-		q := &Quarantine{left: kafka.MaxPoll, seen: c.First - 1, end: c.End}
+		q := &quarantine{left: kafka.MaxPoll, seen: c.First - 1, end: c.End}
 		if q.crashes, err = l.counts(ctx, c.Partition, c.First); err != nil {
 			return nil, err
 		}
@@ -99,7 +92,7 @@ func (l *Log) Claim(ctx context.Context, claims []Claim) ([]*Quarantine, error) 
 }
 
 // counts reads the crash counts of the records of a partition, from an offset on.
-func (l *Log) counts(ctx context.Context, p kafka.Partition, from int64) (map[int64]int64, error) {
+func (l *crashLog) counts(ctx context.Context, p kafka.Partition, from int64) (map[int64]int64, error) {
 	counts := map[int64]int64{}
 	q := store.Query{
 		Table: store.ConsumerAttempts, PK: l.key(p), From: table.Number(from), To: table.Number(1<<63 - 1),
@@ -121,17 +114,17 @@ func (l *Log) counts(ctx context.Context, p kafka.Partition, from int64) (map[in
 }
 
 // RecordSuspect records which record of a partition is worked on alone.
-func (l *Log) RecordSuspect(ctx context.Context, p kafka.Partition, offset int64) error {
+func (l *crashLog) RecordSuspect(ctx context.Context, p kafka.Partition, offset int64) error {
 	return l.updateOwnership(ctx, p,
 		store.Update{Set: []store.Attr{{Name: table.AttrAlone, Value: store.Int(offset + 1)}}})
 }
 
 // ClearSuspect records that no record of a partition is worked on alone.
-func (l *Log) ClearSuspect(ctx context.Context, p kafka.Partition) error {
+func (l *crashLog) ClearSuspect(ctx context.Context, p kafka.Partition) error {
 	return l.updateOwnership(ctx, p, store.Update{Remove: []string{table.AttrAlone}})
 }
 
-func (l *Log) updateOwnership(ctx context.Context, p kafka.Partition, up store.Update) error {
+func (l *crashLog) updateOwnership(ctx context.Context, p kafka.Partition, up store.Update) error {
 	return l.Store.Transact(ctx, store.Plan{
 		Writes: []store.Write{{Op: store.OpUpdate, Key: table.OwnershipKey(l.key(p)), Update: up}}})
 }
@@ -142,7 +135,7 @@ const releaseTimeout = 5 * time.Second
 
 // Release records that nothing of some partitions is in work any more. It has no context:
 // rebalances call it, and it bounds its own time.
-func (l *Log) Release(parts []kafka.Partition) {
+func (l *crashLog) Release(parts []kafka.Partition) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	for chunk := range slices.Chunk(parts, store.MaxBatchWrite) {
@@ -157,8 +150,8 @@ func (l *Log) Release(parts []kafka.Partition) {
 	}
 }
 
-// Quarantine is the part of a partition in which the previous owner crashed.
-type Quarantine struct {
+// quarantine is the part of a partition in which the previous owner crashed.
+type quarantine struct {
 	left    int             // records that may still be suspects
 	seen    int64           // last offset that was subtracted from left
 	end     int64           // offset of the first record that came after the crash
@@ -167,7 +160,7 @@ type Quarantine struct {
 
 // Suspect reports whether a record must be worked on alone. Records come in order of their
 // offsets; some come again.
-func (q *Quarantine) Suspect(offset int64) bool {
+func (q *quarantine) Suspect(offset int64) bool {
 	if offset >= q.end {
 		return false
 	}
@@ -182,18 +175,18 @@ func (q *Quarantine) Suspect(offset int64) bool {
 }
 
 // Crashes is how often the record at an offset has crashed a process.
-func (q *Quarantine) Crashes(offset int64) int { return int(q.crashes[offset]) }
+func (q *quarantine) Crashes(offset int64) int { return int(q.crashes[offset]) }
 
 // keepAttempts is how long a count is kept.
 const keepAttempts = 7 * 24 * time.Hour
 
 // key is the partition key of the counts of a partition.
-func (l *Log) key(p kafka.Partition) string {
+func (l *crashLog) key(p kafka.Partition) string {
 	return table.AttemptsPartition(l.Group, p.Topic, p.ID)
 }
 
 // CountAttempt adds an attempt at a record, durably, and returns their number.
-func (l *Log) CountAttempt(ctx context.Context, r *kafka.Record) (int, error) {
+func (l *crashLog) CountAttempt(ctx context.Context, r *kafka.Record) (int, error) {
 	w := l.increment(kafka.Partition{Topic: r.Topic, ID: r.Partition}, r.Offset, table.AttrAttempts)
 	if err := l.Store.Transact(ctx, store.Plan{Writes: []store.Write{w}}); err != nil {
 		return 0, err
@@ -202,7 +195,7 @@ func (l *Log) CountAttempt(ctx context.Context, r *kafka.Record) (int, error) {
 	return int(it.Get(table.AttrAttempts).Int64()), err
 }
 
-func (l *Log) increment(p kafka.Partition, offset int64, attr string) store.Write {
+func (l *crashLog) increment(p kafka.Partition, offset int64, attr string) store.Write {
 	return store.Write{
 		Op: store.OpUpdate, Key: table.AttemptsKey(l.key(p), offset),
 		Update: store.Update{

@@ -1,11 +1,4 @@
-// Package kinds classifies changes of a field's type: which rule they fall under
-// and which readers they break, by what each kind can hold and how it is encoded.
-//
-// It classifies scalars and cardinality. Messages and enums it only distinguishes from
-// scalars.
-//
-// Concurrency: functions are pure and may run together.
-package kinds
+package compat
 
 import (
 	"math"
@@ -48,10 +41,10 @@ func (i integer) holds(j integer) bool {
 	return lowest <= low && high <= highest
 }
 
-// Rule returns the rule for two fields of which one at most is a message and one at
+// kindRule returns the rule for two fields of which one at most is a message and one at
 // most an enum, "" if the kinds are the same, and whether new readers misread old
 // values and old readers new ones.
-func Rule(b, h protoreflect.FieldDescriptor) (id rule.ID, newBreaks, oldBreaks bool) {
+func kindRule(b, h protoreflect.FieldDescriptor) (id rule.ID, newBreaks, oldBreaks bool) {
 	bk, hk := b.Kind(), h.Kind()
 	bi, hi := integers[bk], integers[hk]
 	if bk != hk && bi.bits > 0 && hi.bits > 0 {
@@ -88,8 +81,8 @@ func scalarRule(b, h protoreflect.FieldDescriptor) rule.ID {
 	return rule.ScalarTypeChanged
 }
 
-// MapKeyRule returns the rule for the key types of two maps, "" if they are the same.
-func MapKeyRule(b, h protoreflect.Kind) (id rule.ID, newBreaks, oldBreaks bool) {
+// mapKeyRule returns the rule for the key types of two maps, "" if they are the same.
+func mapKeyRule(b, h protoreflect.Kind) (id rule.ID, newBreaks, oldBreaks bool) {
 	bi, hi := integers[b], integers[h]
 	switch {
 	case b == h:
@@ -100,8 +93,8 @@ func MapKeyRule(b, h protoreflect.Kind) (id rule.ID, newBreaks, oldBreaks bool) 
 	return rule.MapKeyTypeChanged, true, true
 }
 
-// CardinalityRule returns the rule for two fields of which one is a list.
-func CardinalityRule(b, h protoreflect.FieldDescriptor) rule.ID {
+// cardinalityRule returns the rule for two fields of which one is a list.
+func cardinalityRule(b, h protoreflect.FieldDescriptor) rule.ID {
 	_, integer := integers[b.Kind()]
 	isNumber := integer || b.Kind() == protoreflect.BoolKind || b.Kind() == protoreflect.FloatKind ||
 		b.Kind() == protoreflect.DoubleKind

@@ -1,9 +1,9 @@
-package watermark
+package delivery
 
 import "testing"
 
 func TestSet(t *testing.T) {
-	s, k := Set{}, Key{"ann", "c"}
+	s, k := watermarkSet{}, watermarkKey{"ann", "c"}
 	if !s.Raise(k, 3) || s.Raise(k, 2) {
 		t.Fatal("only the first is fresh")
 	}

@@ -1,10 +1,4 @@
-// Package ruleexec runs the validation rules of one field on single values: on nothing, on
-// zero, on an enum value. What rules mean is found by asking protovalidate.
-//
-// It owns the validators of both schemas of a comparison.
-//
-// Concurrency: a Runner is used by one goroutine.
-package ruleexec
+package compat
 
 import (
 	"fmt"
@@ -19,23 +13,24 @@ import (
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
-// Runner runs the rules of two schemas.
-type Runner struct {
+// ruleRunner runs the validation rules of one field on single values: on nothing, on zero, on an enum value.
+// protovalidate says what rules mean. One goroutine uses it.
+type ruleRunner struct {
 	base, head *schema.FileSet
 	parts      part.Cutter
 	validators map[*schema.FileSet]protovalidate.Validator // made when a rule must be run
 }
 
-// New returns a runner.
-func New(base, head *schema.FileSet) *Runner {
-	return &Runner{base: base, head: head, validators: map[*schema.FileSet]protovalidate.Validator{}}
+// newRuleRunner returns a runner.
+func newRuleRunner(base, head *schema.FileSet) *ruleRunner {
+	return &ruleRunner{base: base, head: head, validators: map[*schema.FileSet]protovalidate.Validator{}}
 }
 
 // Message runs a side's rules on a message.
-func (r *Runner) Message(in *schema.FileSet, m proto.Message) error { return r.run(in, m, nil) }
+func (r *ruleRunner) Message(in *schema.FileSet, m proto.Message) error { return r.run(in, m, nil) }
 
-// FieldRules returns the rules of a field; nil if it has none.
-func FieldRules(f protoreflect.FieldDescriptor) *validate.FieldRules {
+// fieldRules returns the rules of a field; nil if it has none.
+func fieldRules(f protoreflect.FieldDescriptor) *validate.FieldRules {
 	r, err := protovalidate.ResolveFieldRules(f)
 	if err != nil {
 		return nil
@@ -43,16 +38,16 @@ func FieldRules(f protoreflect.FieldDescriptor) *validate.FieldRules {
 	return r
 }
 
-// OneofRequired says whether validation requires a case of a oneof.
-func OneofRequired(o protoreflect.OneofDescriptor) bool {
+// oneofRequired says whether validation requires a case of a oneof.
+func oneofRequired(o protoreflect.OneofDescriptor) bool {
 	r, err := protovalidate.ResolveOneofRules(o)
 	return err == nil && r.GetRequired()
 }
 
 // ZeroRefused says whether a field without presence is refused when nobody sets
 // it: then its rules make it required.
-func (r *Runner) ZeroRefused(f protoreflect.FieldDescriptor) bool {
-	rules := FieldRules(f)
+func (r *ruleRunner) ZeroRefused(f protoreflect.FieldDescriptor) bool {
+	rules := fieldRules(f)
 	if rules == nil || f.ContainingMessage().IsMapEntry() {
 		return false
 	}
@@ -64,7 +59,7 @@ func (r *Runner) ZeroRefused(f protoreflect.FieldDescriptor) bool {
 }
 
 // sideOf returns the side that declares a field.
-func (r *Runner) sideOf(f protoreflect.FieldDescriptor) *schema.FileSet {
+func (r *ruleRunner) sideOf(f protoreflect.FieldDescriptor) *schema.FileSet {
 	if f.IsExtension() {
 		if r.base.Extensions[f.ContainingMessage().FullName()][f.Number()] == f {
 			return r.base
@@ -78,7 +73,7 @@ func (r *Runner) sideOf(f protoreflect.FieldDescriptor) *schema.FileSet {
 }
 
 // run runs a side's rules of a message, or of one of its fields.
-func (r *Runner) run(in *schema.FileSet, m proto.Message, f protoreflect.FieldDescriptor) error {
+func (r *ruleRunner) run(in *schema.FileSet, m proto.Message, f protoreflect.FieldDescriptor) error {
 	if !in.HasRules() {
 		return nil
 	}
@@ -96,8 +91,8 @@ func (r *Runner) run(in *schema.FileSet, m proto.Message, f protoreflect.FieldDe
 		})))
 }
 
-// WithPredefined returns rules with the predefined ones read, which are extensions of a schema's own.
-func WithPredefined(s *schema.FileSet, r *validate.FieldRules) *validate.FieldRules {
+// withPredefined returns rules with the predefined ones read, which are extensions of a schema's own.
+func withPredefined(s *schema.FileSet, r *validate.FieldRules) *validate.FieldRules {
 	if r == nil {
 		return nil
 	}
@@ -115,7 +110,7 @@ func WithPredefined(s *schema.FileSet, r *validate.FieldRules) *validate.FieldRu
 }
 
 // ValueRefused says whether a field's own rules keep writers from an enum value.
-func (r *Runner) ValueRefused(f protoreflect.FieldDescriptor, v protoreflect.EnumValueDescriptor) bool {
+func (r *ruleRunner) ValueRefused(f protoreflect.FieldDescriptor, v protoreflect.EnumValueDescriptor) bool {
 	like := r.parts.Field(f)
 	m := dynamicpb.NewMessage(like.ContainingMessage())
 	m.Set(like, protoreflect.ValueOfEnum(v.Number()))
@@ -124,7 +119,7 @@ func (r *Runner) ValueRefused(f protoreflect.FieldDescriptor, v protoreflect.Enu
 
 // ZeroPasses says whether a field's rules let the zero value pass that somebody sets.
 // It is asked of fields that are ignored while they are zero on one side only.
-func (r *Runner) ZeroPasses(f protoreflect.FieldDescriptor) func() bool {
+func (r *ruleRunner) ZeroPasses(f protoreflect.FieldDescriptor) func() bool {
 	return func() bool {
 		if f.Message() != nil && !f.IsMap() && !f.IsList() {
 			return false

@@ -1,4 +1,4 @@
-package positions
+package topic
 
 import (
 	"math/rand/v2"
@@ -24,7 +24,7 @@ func TestPositionsAreGrouped(t *testing.T) {
 		"far apart": {[]int64{1, 1_000_000},
 			[]*topicv1.Positions{{Partition: 3, Base: 1, Count: 1}, {Partition: 3, Base: 1_000_000, Count: 1}}},
 	} {
-		got := Group(3, tt.in)
+		got := groupPositions(3, tt.in)
 		if !slices.EqualFunc(got, tt.want, func(a, b *topicv1.Positions) bool { return proto.Equal(a, b) }) {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -58,14 +58,14 @@ func TestPositionsAreComplete(t *testing.T) {
 			list = append(list, p)
 		}
 		got := map[int64]bool{}
-		for _, p := range Group(0, list) {
+		for _, p := range groupPositions(0, list) {
 			if p.GetCount() > 65536 || len(p.GetBitmap()) > 8192 || p.GetCount() < 1 {
 				t.Fatalf("seed %d: %d positions, %d bytes", seed, p.GetCount(), len(p.GetBitmap()))
 			}
 			if b := p.GetBitmap(); b != nil && len(b) != int(p.GetCount()+7)/8 {
 				t.Fatalf("seed %d: %d bytes for %d positions", seed, len(b), p.GetCount())
 			}
-			Each(p, func(at int64) {
+			eachPosition(p, func(at int64) {
 				if got[at] {
 					t.Fatalf("seed %d: %d is named twice", seed, at)
 				}

@@ -1,8 +1,4 @@
-// Package positions writes and reads the positions of messages as requests hold them: runs,
-// and bitmaps of runs that are near each other.
-//
-// Its functions may be called by many goroutines.
-package positions
+package topic
 
 import (
 	"slices"
@@ -19,9 +15,9 @@ const (
 // span is positions [from, to).
 type span struct{ from, to int64 }
 
-// Group writes positions of a partition, in any order, as few Positions: a run as base and
+// groupPositions writes positions of a partition, in any order, as few Positions: a run as base and
 // count, runs that are near each other as a bitmap.
-func Group(partition int32, positions []int64) (out []*topicv1.Positions) {
+func groupPositions(partition int32, positions []int64) (out []*topicv1.Positions) {
 	runs := runsOf(positions)
 	for len(runs) > 0 {
 		n := 1
@@ -61,8 +57,8 @@ func bitmap(runs []span) []byte {
 	return bits
 }
 
-// Each calls f for every position that p names.
-func Each(p *topicv1.Positions, f func(position int64)) {
+// eachPosition calls f for every position that p names.
+func eachPosition(p *topicv1.Positions, f func(position int64)) {
 	for i := range max(p.GetCount(), 1, int64(len(p.GetBitmap()))*8) {
 		if bits := p.GetBitmap(); len(bits) > 0 && (i/8 >= int64(len(bits)) || bits[i/8]&(1<<(i%8)) == 0) {
 			continue

@@ -1,10 +1,4 @@
-// Package people reads and writes the rows of users for package chat: who exists, and
-// in how many chats each is.
-//
-// It owns how that number comes into the rows of earlier releases, which do not hold
-// it. Plans of package plan keep it from then on, and demand it: so no chat is joined
-// or left between the count and its writing. A Rows may be used by many goroutines.
-package people
+package chat
 
 import (
 	"context"
@@ -18,14 +12,16 @@ import (
 	"github.com/parley-chat/parley/server/store/table/people"
 )
 
-// Rows are the rows of users in a store.
-type Rows struct {
+// peopleRows reads and writes the rows of users in a store: who exists, and in how many chats each is. Rows of
+// earlier releases do not hold that number. Plans keep it once it is written, and demand it: so no chat is joined or
+// left between the count and its writing. Many goroutines may use it.
+type peopleRows struct {
 	Store *commit.Committer
 }
 
 // Ensure writes the row of a user if there is none. A user without a row is in no
 // chat. It reads first: most users are there, and a write costs more.
-func (r Rows) Ensure(ctx context.Context, user string, at int64) error {
+func (r peopleRows) Ensure(ctx context.Context, user string, at int64) error {
 	switch it, err := r.Store.Get(ctx, table.UserKey(user)); {
 	case err != nil:
 		return err
@@ -47,14 +43,14 @@ func (r Rows) Ensure(ctx context.Context, user string, at int64) error {
 // of users are never removed, so it may be done before the plan that relies on it. Errors: command.ErrUserNotFound,
 // command.ErrTooManyChats, command.ErrForbidden, command.ErrInvalidOperation, and the
 // store's.
-func (r Rows) Check(ctx context.Context, p plan.Planner, adds string, users []string) error {
+func (r peopleRows) Check(ctx context.Context, p plan.Planner, adds string, users []string) error {
 	items, err := r.read(ctx, users, table.UserKey)
 	if err != nil {
 		return err
 	}
-	for i, it := range items {
-		if access := people.AccessFrom(it); !access.Exists || access.Deleted() {
-			return r.Store.Durable(ctx, command.UnknownUser(users[i]))
+	for i, user := range users {
+		if access := people.AccessFrom(items[i]); !access.Exists || access.Deleted() {
+			return r.Store.Durable(ctx, command.UnknownUser(user))
 		}
 	}
 	if adds != "" {
@@ -62,11 +58,11 @@ func (r Rows) Check(ctx context.Context, p plan.Planner, adds string, users []st
 			return err
 		}
 	}
-	for i, it := range items {
-		row := table.UserFrom(users[i], it)
+	for i, user := range users {
+		row := table.UserFrom(user, items[i])
 		if !row.Counted {
 			var err error
-			if row, err = r.count(ctx, users[i]); err != nil {
+			if row, err = r.count(ctx, user); err != nil {
 				return err
 			}
 		}
@@ -78,7 +74,7 @@ func (r Rows) Check(ctx context.Context, p plan.Planner, adds string, users []st
 }
 
 // read reads a row of each user.
-func (r Rows) read(ctx context.Context, users []string, key func(user string) store.Key) ([]store.Item, error) {
+func (r peopleRows) read(ctx context.Context, users []string, key func(user string) store.Key) ([]store.Item, error) {
 	items := make([]store.Item, 0, len(users))
 	for part := range slices.Chunk(users, store.MaxBatchGet) {
 		keys := make([]store.Key, len(part))
@@ -96,7 +92,7 @@ func (r Rows) read(ctx context.Context, users []string, key func(user string) st
 
 // mayAdd checks that users, whose rows are given, let somebody add them to a group, and that
 // none of them would get into it with somebody whom that one has blocked.
-func (r Rows) mayAdd(ctx context.Context, adds string, users []string, rows []store.Item) error {
+func (r peopleRows) mayAdd(ctx context.Context, adds string, users []string, rows []store.Item) error {
 	blocks, err := r.read(ctx, users, func(user string) store.Key { return people.BlockKey(user, adds) })
 	if err != nil {
 		return err
@@ -129,7 +125,7 @@ func (r Rows) mayAdd(ctx context.Context, adds string, users []string, rows []st
 }
 
 // blocked returns whom a user has blocked.
-func (r Rows) blocked(ctx context.Context, user string) (list []string, err error) {
+func (r peopleRows) blocked(ctx context.Context, user string) (list []string, err error) {
 	for row, err := range r.Store.Query(ctx, people.Blocks(user)) {
 		if err != nil {
 			return nil, err
@@ -140,14 +136,14 @@ func (r Rows) blocked(ctx context.Context, user string) (list []string, err erro
 }
 
 // blocksOneOf reports whether a user has blocked one of others.
-func (r Rows) blocksOneOf(ctx context.Context, user string, others map[string]bool) (bool, error) {
+func (r peopleRows) blocksOneOf(ctx context.Context, user string, others map[string]bool) (bool, error) {
 	list, err := r.blocked(ctx, user)
 	return slices.ContainsFunc(list, func(u string) bool { return others[u] }), err
 }
 
 // Meets reports whether a user has blocked one of the members of a group, or one of others,
 // besides who adds the user, whom the plan asks about.
-func (r Rows) Meets(ctx context.Context, adds, user, chatID string, others []string) (bool, error) {
+func (r peopleRows) Meets(ctx context.Context, adds, user, chatID string, others []string) (bool, error) {
 	list, err := r.blocked(ctx, user)
 	if err != nil {
 		return false, err
@@ -164,13 +160,13 @@ func (r Rows) Meets(ctx context.Context, adds, user, chatID string, others []str
 // members of the same group, or have a direct chat in which the user takes part, who has
 // begun it or written in it. Whoever begins a chat with a stranger shares nothing by that.
 // It reads the lists of both, unless they have such a direct chat.
-func (r Rows) Share(ctx context.Context, adds, user string) (bool, error) {
+func (r peopleRows) Share(ctx context.Context, adds, user string) (bool, error) {
 	return (&sharing{rows: r, user: adds}).with(ctx, user)
 }
 
 // sharing is with whom somebody shares chats; the list of that one is read once.
 type sharing struct {
-	rows Rows
+	rows peopleRows
 	user string
 	of   map[string]bool // chats; nil: not read yet
 }
@@ -224,7 +220,7 @@ const recent = 100
 
 // takesPart reports whether a user has begun a direct chat, or written one of its last
 // messages.
-func (r Rows) takesPart(ctx context.Context, user, chatID string) (bool, error) {
+func (r peopleRows) takesPart(ctx context.Context, user, chatID string) (bool, error) {
 	it, err := r.Store.Get(ctx, table.ChatKey(chatID))
 	if err != nil || table.ChatFrom(chatID, it).CreatedBy == user {
 		return err == nil, err
@@ -247,7 +243,7 @@ func (r Rows) takesPart(ctx context.Context, user, chatID string) (bool, error) 
 }
 
 // Count records in how many chats users are, whose rows do not have the number.
-func (r Rows) Count(ctx context.Context, users []string) error {
+func (r peopleRows) Count(ctx context.Context, users []string) error {
 	for _, u := range users {
 		if _, err := r.count(ctx, u); err != nil {
 			return err
@@ -256,7 +252,7 @@ func (r Rows) Count(ctx context.Context, users []string) error {
 	return nil
 }
 
-func (r Rows) count(ctx context.Context, user string) (table.User, error) {
+func (r peopleRows) count(ctx context.Context, user string) (table.User, error) {
 	row := table.User{UserID: user, Counted: true}
 	for p, err := range r.Store.Partition(ctx, store.DeliveryState, user) {
 		if err != nil {

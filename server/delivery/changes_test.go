@@ -1,4 +1,4 @@
-package changes
+package delivery
 
 import (
 	"testing"
@@ -12,7 +12,7 @@ func message(version int64) *eventv1.MessagePersisted {
 
 // Changes in any order are walked one by one; what was walked is not taken in again.
 func TestOrder(t *testing.T) {
-	var l Log
+	var l changeLog
 	for _, v := range []int64{5, 3, 4, 8} {
 		l.Receive(message(v))
 	}
@@ -48,7 +48,7 @@ func TestOrder(t *testing.T) {
 
 // What is delivered out of order is bounded, what was read is not: it would be read again.
 func TestBound(t *testing.T) {
-	var l Log
+	var l changeLog
 	l.Start(0)
 	for v := int64(2); v < 1000; v++ {
 		l.Receive(message(v))

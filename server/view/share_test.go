@@ -1,4 +1,4 @@
-package share_test
+package view
 
 import (
 	"context"
@@ -9,15 +9,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/parley-chat/parley/server/view/share"
 )
 
 // Calls that come while a load runs share the next one; the one that runs is not
 // theirs.
 func TestLoadsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var loads share.Loads[int]
+		var loads sharedLoads[int]
 		var value, began atomic.Int64
 		load := func(context.Context) (int, error) {
 			began.Add(1)
@@ -57,7 +55,7 @@ func TestLoadsAreShared(t *testing.T) {
 // away waits no longer.
 func TestLoadsOfCallersWhoGoAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var loads share.Loads[string]
+		var loads sharedLoads[string]
 		load := func(ctx context.Context) (string, error) {
 			select {
 			case <-time.After(time.Minute):
@@ -97,7 +95,7 @@ func TestLoadsOfCallersWhoGoAway(t *testing.T) {
 // An error of a load is that of all who share it; a panic is only its own caller's.
 func TestLoadsThatFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var loads share.Loads[int]
+		var loads sharedLoads[int]
 		broken := errors.New("broken")
 		if _, err := loads.Get(t.Context(), "k", func(context.Context) (int, error) { return 0, broken }); !errors.Is(err,
 			broken) {
@@ -115,7 +113,7 @@ func TestLoadsThatFail(t *testing.T) {
 
 func TestKept(t *testing.T) {
 	now := time.Unix(1000, 0)
-	c := share.NewCache[string](100)
+	c := newShareCache[string](100)
 	has := func(owner string, ids ...uint64) string {
 		out := ""
 		for _, id := range ids {
