@@ -103,6 +103,9 @@ type Topic struct {
 	Name       string
 	Partitions int32
 	Retention  time.Duration // after which messages may go by themselves; 0: never
+	// Bytes is how many its messages may take, 0 for any number. It bounds nothing by itself: a log keeps messages so
+	// that Size is at most a fraction of it more than what is not trimmed.
+	Bytes int64
 	// Shared says that others write to the topic, too, not by this interface.
 	Shared bool
 }
@@ -231,7 +234,7 @@ type Log interface {
 	Begin(ctx context.Context, appends []Append) (*Pending, error)
 	// Size returns how many bytes a topic of so many partitions takes: those of its batches, or
 	// what the brokers that have them say, of each partition the largest replica. Brokers count
-	// what was trimmed until they have removed it.
+	// what was trimmed until they have removed it; a partition of which all was trimmed counts nothing.
 	Size(ctx context.Context, topic uint64, partitions int32) (int64, error)
 	// Trim removes batches that lie before a position as a whole, and returns the start
 	// that this leaves, which is durable.

@@ -103,8 +103,8 @@ var (
 // topic is a topic in use.
 type topic struct {
 	commitlog.Topic
-	kafka     string // its name there
-	retention string // as it was set
+	kafka string // its name there
+	kept  kept   // as it was set
 }
 
 // Open takes a slot's log over. When it returns nil, no earlier owner can write, and what it

@@ -22,6 +22,15 @@ import (
 	"github.com/parley-chat/parley/server/wait"
 )
 
+// Names of settings of Kafka's topics.
+const (
+	retentionMS  = "retention.ms"
+	segmentBytes = "segment.bytes"
+)
+
+// maxMessage is the largest batch that a broker takes, with what Kafka adds to it.
+const maxMessage = transaction.MaxBatch + 1<<20
+
 // insync is how many replicas have a message before it is acknowledged, of three.
 const insync = 2
 
@@ -30,7 +39,7 @@ func (l *Log) settings(more map[string]string) map[string]*string {
 		"min.insync.replicas":            kadm.StringPtr(strconv.Itoa(min(insync, int(l.cfg.Replication)))),
 		"unclean.leader.election.enable": kadm.StringPtr("false"), // a leader that lacks messages would lose them
 		"compression.type":               kadm.StringPtr("producer"),
-		"max.message.bytes":              kadm.StringPtr(strconv.Itoa(transaction.MaxBatch + 1<<20)),
+		"max.message.bytes":              kadm.StringPtr(strconv.Itoa(maxMessage)),
 		"message.timestamp.type":         kadm.StringPtr("CreateTime"),
 	}
 	for k, v := range more {
@@ -42,7 +51,7 @@ func (l *Log) settings(more map[string]string) map[string]*string {
 // createState makes state.Name, unless it is there.
 func (l *Log) createState(ctx context.Context) error {
 	_, n, err := l.create(ctx, state.Name, int32(l.cfg.Slots), map[string]string{
-		"cleanup.policy": "compact", "segment.bytes": "33554432", "min.cleanable.dirty.ratio": "0.2",
+		"cleanup.policy": "compact", segmentBytes: "33554432", "min.cleanable.dirty.ratio": "0.2",
 	})
 	if err == nil && n != int32(l.cfg.Slots) {
 		err = fmt.Errorf("topicstore: %s has %d partitions, but there are %d slots: their number cannot be changed",
@@ -133,7 +142,7 @@ func (l *Log) Create(ctx context.Context, t commitlog.Topic) error {
 	row, stored := l.memory.Topics[t.Number]
 	now := l.known[t.Number]
 	l.mu.Unlock()
-	retention := retention(t.Retention)
+	keep := keep(t)
 	if now == nil {
 		var err error
 		if stored && row.Name != record.Name(t.Name) {
@@ -142,44 +151,70 @@ func (l *Log) Create(ctx context.Context, t commitlog.Topic) error {
 		} else if stored {
 			err = l.verify(ctx, row)
 		} else {
-			row, err = l.make(ctx, t, retention)
+			row, err = l.make(ctx, t, keep)
 		}
 		if err != nil {
 			return err
 		}
 		now = &topic{kafka: row.Name}
 	}
-	if now.retention != retention {
-		if err := l.retain(ctx, row.Name, retention); err != nil {
+	if now.kept != keep {
+		if err := l.retain(ctx, row.Name, now.kept, keep); err != nil {
 			return err
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.known[t.Number] = &topic{Topic: t, kafka: row.Name, retention: retention}
+	l.known[t.Number] = &topic{Topic: t, kafka: row.Name, kept: keep}
 	return nil
 }
 
-func retention(d time.Duration) string {
-	if d <= 0 {
-		return "-1"
+// kept is how Kafka keeps the messages of a topic: retention.ms, and segment.bytes, "" for the broker's.
+type kept struct{ retention, segment string }
+
+// Bounds of a segment. Brokers take no batch that is larger than a segment.
+const (
+	minSegment = maxMessage
+	maxSegment = 1 << 30 // Kafka's default
+	// segmentsOfBound is how many segments of all partitions make up the bound of a topic.
+	segmentsOfBound = 8
+)
+
+// keep is how a topic's messages are to be kept. Brokers remove what was trimmed by whole segments, and never the
+// one that is written to: with segments as large as the topic's bound, a topic that is full would take nothing
+// however much of it is trimmed.
+func keep(t commitlog.Topic) (k kept) {
+	k.retention = "-1"
+	if t.Retention > 0 {
+		k.retention = strconv.FormatInt(t.Retention.Milliseconds(), 10)
 	}
-	return strconv.FormatInt(d.Milliseconds(), 10)
+	if t.Bytes > 0 {
+		n := t.Bytes / segmentsOfBound / int64(t.Partitions)
+		k.segment = strconv.FormatInt(min(max(n, minSegment), maxSegment), 10)
+	}
+	return k
 }
 
-func (l *Log) retain(ctx context.Context, name, retention string) error {
-	res, err := l.admin.AlterTopicConfigs(ctx, []kadm.AlterConfig{
-		{Op: kadm.SetConfig, Name: "retention.ms", Value: &retention},
-	}, name)
+// retain changes how a topic's messages are kept.
+func (l *Log) retain(ctx context.Context, name string, was, is kept) error {
+	change := []kadm.AlterConfig{{Op: kadm.SetConfig, Name: retentionMS, Value: &is.retention}}
+	switch {
+	case is.segment != "":
+		change = append(change, kadm.AlterConfig{Op: kadm.SetConfig, Name: segmentBytes, Value: &is.segment})
+	case was.segment != "":
+		change = append(change, kadm.AlterConfig{Op: kadm.DeleteConfig, Name: segmentBytes})
+	}
+	res, err := l.admin.AlterTopicConfigs(ctx, change, name)
 	if err == nil {
 		_, err = res.On(name, func(r *kadm.AlterConfigsResponse) error { return r.Err })
 	}
 	if errors.Is(err, kerr.TopicAuthorizationFailed) {
-		l.cfg.Logger.Warn("this server may not set how long Kafka keeps a topic", "topic", name, "retention_ms", retention)
+		l.cfg.Logger.Warn("this server may not set how Kafka keeps a topic", "topic", name, "retention_ms", is.retention,
+			"segment_bytes", is.segment)
 		return nil
 	}
 	if err != nil {
-		return l.explain(fmt.Errorf("set retention of %s: %w", name, err))
+		return l.explain(fmt.Errorf("set how %s is kept: %w", name, err))
 	}
 	return nil
 }
@@ -201,9 +236,12 @@ func (l *Log) verify(ctx context.Context, s state.Topic) error {
 	return nil
 }
 
-func (l *Log) make(ctx context.Context, t commitlog.Topic, retention string) (state.Topic, error) {
+func (l *Log) make(ctx context.Context, t commitlog.Topic, keep kept) (state.Topic, error) {
 	name := record.Name(t.Name)
-	more := map[string]string{"cleanup.policy": "delete", "retention.ms": retention, "retention.bytes": "-1"}
+	more := map[string]string{"cleanup.policy": "delete", retentionMS: keep.retention, "retention.bytes": "-1"}
+	if keep.segment != "" {
+		more[segmentBytes] = keep.segment
+	}
 	if t.Shared { // one clock for all
 		more["message.timestamp.type"] = "LogAppendTime"
 	}
@@ -255,10 +293,21 @@ func (l *Log) Size(ctx context.Context, topic uint64, partitions int32) (n int64
 			sizes[p.Partition] = max(sizes[p.Partition], p.Size)
 		})
 	}
-	for _, size := range sizes {
-		n += size
+	for number, size := range sizes {
+		if !l.emptied(commitlog.Partition{Topic: topic, Number: number}) {
+			n += size
+		}
 	}
 	return n, nil
+}
+
+// emptied reports whether all that was written to a partition was trimmed. Brokers keep the segment that is written
+// to, also when it has nothing any more that is read.
+func (l *Log) emptied(p commitlog.Partition) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	x := l.parts[p]
+	return x != nil && x.loaded && l.memory.Starts[p] > 0 && l.memory.Starts[p] >= x.end
 }
 
 // Delete implements commitlog.Log.

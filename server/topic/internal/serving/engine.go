@@ -77,7 +77,7 @@ func New(c Config) *Engine {
 		Began:    start,
 		MaxBytes: c.MaxBytes,
 		Memory:   NewMemory(c.Resident),
-		Sources:  &Sources{Log: c.Log, Events: c.Events, Logger: c.Logger},
+		Sources:  &Sources{Log: c.Log, Events: c.Events, Logger: c.Logger, MaxBytes: c.MaxBytes},
 	}
 	e.Flusher = NewFlusher(e.Store, c.Catalog.Epoch(), c.Clock, c.Logger)
 	e.Flusher.Show(c.Log)

@@ -30,9 +30,10 @@ type Events interface {
 
 // Sources are the log of topics, and the events of chats.
 type Sources struct {
-	Log    commitlog.Log
-	Events Events // nil: there are no topics of chats
-	Logger *slog.Logger
+	Log      commitlog.Log
+	Events   Events // nil: there are no topics of chats
+	Logger   *slog.Logger
+	MaxBytes int64 // see Config
 }
 
 const (

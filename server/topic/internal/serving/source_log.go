@@ -16,7 +16,7 @@ func (s *Sources) Prepare(ctx context.Context, t *storage.Topic) error {
 	}
 	err := s.Log.Create(ctx, commitlog.Topic{
 		Number: t.Number, Name: t.Name, Partitions: c.GetPartitions(), Retention: c.GetMaxRetention().AsDuration(),
-		Shared: storage.Shared(c),
+		Shared: storage.Shared(c), Bytes: t.MaxBytes(s.MaxBytes),
 	})
 	if err != nil {
 		return fmt.Errorf("log of topic %s: %w", t.Name, err)
