@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -189,6 +190,19 @@ func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.gone
 }
+
+// leave has a process end in good order, so that the next installation need not wait until
+// Kafka has given up its members of groups; one that takes too long is killed.
+func (p *process) leave() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.gone:
+	case <-time.After(leaveTime):
+		p.kill()
+	}
+}
+
+const leaveTime = 5 * time.Second
 
 // token asks the binary for a user's token, also while a server runs.
 func token(t testing.TB, dir, user string) string {

@@ -21,7 +21,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -49,7 +48,8 @@ type installation struct {
 	tables  *cutter // to DynamoDB; nil: nothing is between
 	servers [2]*member
 	workers [2]*member
-	jobs    []string // of the workers
+	jobs    []string // of the workers; none: there are no workers
+	serve   []string // flags of the servers alone
 	listen  string   // where the first server listens; "": anywhere
 }
 
@@ -146,12 +146,15 @@ func (in *installation) launch() {
 			"--listen", cmp.Or(in.listen, "127.0.0.1:0"), "--allowed-hosts", "balancer.test", "--metrics-listen", "127.0.0.1:0",
 			"--link-listen", cut.behind, "--link-address", cut.addr,
 			"--data-dir", filepath.Join(in.dir, "none"), "--topic-creators", "alice",
-		}, in.flags...)}
+		}, slices.Concat(in.serve, in.flags)...)}
 		in.start(in.servers[i])
 		in.listen = ""
 		in.servers[i].args[1] = in.servers[i].addr // from now on
 	}
 	for i := range in.workers {
+		if len(in.jobs) == 0 {
+			continue
+		}
 		in.workers[i] = &member{binary: workersBinary(t),
 			args: append(append(slices.Clone(in.flags), "run"), in.jobs...)}
 		in.start(in.workers[i])
@@ -252,19 +255,6 @@ func (in *installation) start(m *member) {
 		}
 	})
 }
-
-// leave has a process end in good order, so that the next installation need not wait until
-// Kafka has given up its members of groups; one that takes too long is killed.
-func (p *process) leave() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-p.gone:
-	case <-time.After(leaveTime):
-		p.kill()
-	}
-}
-
-const leaveTime = 5 * time.Second
 
 // freeze has the process stand still, or resume.
 func (m *member) freeze(on bool) {

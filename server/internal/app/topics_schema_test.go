@@ -1,32 +1,29 @@
 package app_test
 
 import (
-	"bytes"
-	"context"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"regexp"
 	"strings"
 	"testing"
 
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/client/topic"
 	"github.com/parley-chat/parley/server/testkit"
-	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 )
 
 // A schema goes from the registry's HTTP to a topic, by REST, by the command line and by the Go client:
 // what is published by any of them must be as it says, also after a restart. The topic keeps it from being
 // deleted for good.
-func TestTopicSchemas(t *testing.T) {
-	dir := t.TempDir()
-	w := newSchemaWorld(t, dir)
+func TestTopicSchemas(t *testing.T) { topicSchemas(t, alone(t)) }
+
+func topicSchemas(t *testing.T, w *topicPlace) {
 	first := w.register("orders", "message Order { string id = 1; Line line = 2; } message Line { int32 n = 1; }")
 	grown := w.register("orders", "message Order { string id = 1; Line line = 2; string note = 3; } message Line { int32 n = 1; }")
 	other := w.register("others", "message Order { int64 id = 1; }")
-	schema := func(id int) string { return fmt.Sprintf(`{"config":{"schema":{"id":%d}}}`, id) }
+	schema := func(id int) string {
+		return fmt.Sprintf(`{"config":{"semantics":"SEMANTICS_PUB_SUB","schema":{"id":%d}}}`, id)
+	}
 	message := func(payload string) string {
 		return `{"messages":[{"payload":"` + base64.StdEncoding.EncodeToString([]byte(payload)) + `"}]}`
 	}
@@ -42,6 +39,7 @@ func TestTopicSchemas(t *testing.T) {
 		{"PUT", "/topics/orders", schema(first), 200, `"message":"shop.v1.Order","encoding":"ENCODING_BINARY"`},
 		{"GET", "/topics/orders", "", 200, fmt.Sprintf(`"schema":{"id":%d`, first)},
 		{"GET", "/topics", "", 200, fmt.Sprintf(`"schema":{"id":%d`, first)},
+		{"POST", "/topics/orders/subscriptions", `{"group":"g"}`, 200, `"group":"g"`},
 		{"POST", "/topics/orders/messages", message(fine), 200, `"messageId":"0-0"`},
 		{"POST", "/topics/orders/messages", message("hello"), 400, "SCHEMA_MISMATCH"},
 		{"POST", "/topics/orders/messages", message(unknown), 400, "messages[0]: the payload is not shop.v1.Order of schema"},
@@ -49,7 +47,7 @@ func TestTopicSchemas(t *testing.T) {
 		{"POST", "/topics/orders/messages", message(later), 400, "has no field 3"},
 		{"PUT", "/topics/orders", schema(other), 400, "SCHEMA_INCOMPATIBLE"},
 		{"PUT", "/topics/orders", schema(grown), 200, fmt.Sprintf(`"earlierIds":[%d]`, first)},
-		{"POST", "/topics/orders/messages", message(later), 200, `"messageId":"0-1"`},
+		{"POST", "/topics/orders/messages", message(later), 200, `"messageId":"0-`},
 	} {
 		status, text := w.rest(tt.method, tt.path, tt.body)
 		if status != tt.status || !strings.Contains(text, tt.text) {
@@ -70,119 +68,42 @@ func TestTopicSchemas(t *testing.T) {
 		{"create bills --schema 1 --no-schema", "takes --no-schema, or --schema", 2},
 		{fmt.Sprintf("create bills --schema %d --dry-run", other), "SCHEMA_NOT_FOUND", 1},
 		{"create bills --no-schema", "no longer checked", 0},
-		{`publish bills {"m":1}`, "0-1", 0},
+		{`publish bills {"m":1}`, "0-", 0},
 	} {
 		code, out, errs := w.line(tt.line)
 		if code != tt.code || !strings.Contains(out+errs, tt.says) {
 			t.Errorf("%s: %d %s%s, want %d with %q", tt.line, code, out, errs, tt.code, tt.says)
 		}
 	}
-	deletion := func(path string) int { return w.registry(http.MethodDelete, path, "") }
-	testkit.Equal(t, "soft deletion", deletion("/subjects/orders"), 200)
-	testkit.Equal(t, "deletion for good", deletion("/subjects/orders?permanent=true"), 422)
+	testkit.Equal(t, "soft deletion", w.deletes("/subjects/orders"), 200)
+	testkit.Equal(t, "deletion for good", w.deletes("/subjects/orders?permanent=true"), 422)
 
-	w.stop()
-	w = newSchemaWorld(t, dir)
-	client, err := topic.Dial(topic.Config{BaseURL: "http://" + w.addr,
-		Token: func(context.Context, bool) (string, error) { return w.alice, nil }})
-	testkit.Must(t, err)
-	p, err := client.Publisher("orders", topic.PublisherConfig{})
+	w.replace("orders", false)
+	p, err := w.client().Publisher("orders", topic.PublisherConfig{})
 	testkit.Must(t, err)
 	_, err = p.Publish(t.Context(), &topic.Message{Payload: []byte(later)})
 	testkit.Must(t, err)
 	_, err = p.Publish(t.Context(), &topic.Message{Payload: []byte("hello")})
 	testkit.Equal(t, "reason", topic.Reason(err), "SCHEMA_MISMATCH")
 	testkit.Must(t, p.Close(t.Context()))
-	_, err = client.Topics().DeleteTopic(t.Context(), &topicv1.DeleteTopicRequest{Topic: "orders"})
+	if status, text := w.rest("PUT", "/topics/orders", schema(other)); !strings.Contains(text, "SCHEMA_INCOMPATIBLE") {
+		t.Errorf("an incompatible schema after the owner has changed: %d %s", status, text)
+	}
+	got, err := w.client().Topics().BrowseMessages(t.Context(), &topicv1.BrowseMessagesRequest{Topic: "orders"})
 	testkit.Must(t, err)
-	deletion = func(path string) int { return w.registry(http.MethodDelete, path, "") }
-	testkit.Equal(t, "deletion for good without the topic", deletion("/subjects/orders?permanent=true"), 200)
-}
-
-// schemaWorld is a server with its registry, as an operator and alice, who may make topics, reach it.
-type schemaWorld struct {
-	t                  *testing.T
-	dir, addr, ops, at string
-	alice, operator    string
-	stop               func()
-}
-
-func newSchemaWorld(t *testing.T, dir string) *schemaWorld {
-	t.Helper()
-	greeting, logs, stop := greeted(t, "127.0.0.1:0", dir, "--topic-creators", "alice")
-	w := &schemaWorld{t: t, dir: dir, alice: token(t, dir, "alice"),
-		addr: listening.FindStringSubmatch(greeting)[1], ops: opsAddress.FindStringSubmatch(logs.String())[1],
-		at:   regexp.MustCompile(`registry at (http://\S+)`).FindStringSubmatch(greeting)[1],
-		stop: func() { testkit.Equal(t, "exit code", stop(), 0) }}
-	code, operator, stderr := run(t.Context(), nil, "--data-dir", dir, "operators", "token", "ada")
-	if code != 0 {
-		t.Fatal(stderr)
+	var stored []string
+	for _, m := range got.GetMessages() {
+		stored = append(stored, string(m.GetMessage().GetPayload()))
 	}
-	w.operator = strings.TrimSpace(operator)
-	return w
+	testkit.Equal(t, "what is stored", fmt.Sprintf("%q", stored), fmt.Sprintf("%q", []string{fine, later, later}))
+	_, err = w.client().Topics().DeleteTopic(t.Context(), &topicv1.DeleteTopicRequest{Topic: "orders"})
+	testkit.Must(t, err)
+	testkit.Equal(t, "deletion for good without the topic", w.deletes("/subjects/orders?permanent=true"), 200)
 }
 
-func (w *schemaWorld) do(req *http.Request) (int, string) {
+// deletes deletes something in the registry, and returns the status.
+func (w *topicPlace) deletes(path string) int {
 	w.t.Helper()
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	var compact bytes.Buffer
-	if json.Compact(&compact, b) != nil {
-		return res.StatusCode, string(b)
-	}
-	return res.StatusCode, compact.String()
-}
-
-// rest calls the REST API as alice.
-func (w *schemaWorld) rest(method, path, body string) (int, string) {
-	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), method, "http://"+w.addr+"/api/v1"+path, strings.NewReader(body))
-	testkit.Must(w.t, err)
-	req.Header.Set("Authorization", "Bearer "+w.alice)
-	if body != "" {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	return w.do(req)
-}
-
-// registry calls the registry as an operator.
-func (w *schemaWorld) registry(method, path, body string) int {
-	w.t.Helper()
-	status, _ := w.registryText(method, path, body)
+	status, _ := w.schemas(http.MethodDelete, path, "")
 	return status
-}
-
-func (w *schemaWorld) registryText(method, path, body string) (int, string) {
-	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), method, w.at+path, strings.NewReader(body))
-	testkit.Must(w.t, err)
-	req.SetBasicAuth("ada", w.operator)
-	return w.do(req)
-}
-
-// register registers messages of package shop.v1, and returns the schema's id.
-func (w *schemaWorld) register(subject, messages string) int {
-	w.t.Helper()
-	body, err := json.Marshal(map[string]string{"schemaType": "PROTOBUF",
-		"schema": "syntax = \"proto3\"; package shop.v1; " + messages})
-	testkit.Must(w.t, err)
-	status, text := w.registryText(http.MethodPost, "/subjects/"+subject+"/versions", string(body))
-	var answer struct{ ID int }
-	if err := json.Unmarshal([]byte(text), &answer); err != nil || status != 200 {
-		w.t.Fatal(status, text, err)
-	}
-	return answer.ID
-}
-
-// line runs a command on topics as an operator.
-func (w *schemaWorld) line(args string) (code int, stdout, stderr string) {
-	return run(w.t.Context(), map[string]string{"PARLEY_OPERATOR": "ada"},
-		append([]string{"--data-dir", w.dir, "--ops-address", w.ops, "topics"}, strings.Fields(args)...)...)
 }
