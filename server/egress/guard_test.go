@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -351,4 +352,45 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	testkit.Must(t, <-first)
 	hold <- struct{}{}
 	testkit.Must(t, <-second)
+}
+
+// As many requests at a time as are sent to a host use the same connections again and again.
+func TestConnectionsAreKept(t *testing.T) {
+	var made atomic.Int64
+	arrived := make(chan struct{}, PerHost)
+	answer := make(chan struct{})
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		arrived <- struct{}{}
+		<-answer
+	}))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			made.Add(1)
+		}
+	}
+	s.Start()
+	defer s.Close()
+	g := New(Config{Loopback: true})
+	defer g.Close()
+	for range 3 {
+		var requests sync.WaitGroup
+		for range PerHost {
+			requests.Go(func() {
+				res, err := g.Do(request(t, s.URL))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = res.Body.Close()
+			})
+		}
+		for range PerHost { // all are under way: none has the connection of another one
+			<-arrived
+		}
+		for range PerHost {
+			answer <- struct{}{}
+		}
+		requests.Wait()
+	}
+	testkit.Equal(t, "connections", made.Load(), PerHost)
 }

@@ -26,18 +26,22 @@ func cpu() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-func benchService(b *testing.B) *Service {
+func benchService(b *testing.B, change ...func(*Config)) *Service {
 	b.Helper()
 	st, err := embedded.Open(embedded.Options{Dir: b.TempDir()})
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := New(b.Context(), Config{
+	cfg := Config{
 		Store: st, Log: commitlog.NewLocal(records.Of(st), time.Now), Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
 		Audit: func(context.Context, string, string, string) (func(string, string), error) {
 			return func(string, string) {}, nil
 		},
-	})
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	s, err := New(b.Context(), cfg)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/parley-chat/parley/server/egress"
 )
 
 // Bounds of requests.
@@ -19,7 +21,7 @@ const (
 	// MaxRequests is how many requests a process has at a time, PerHost how many of them to one host, and
 	// PerPrincipal how many for the webhooks that one principal has set.
 	MaxRequests  = 256
-	PerHost      = 32
+	PerHost      = egress.PerHost
 	PerPrincipal = 32
 
 	requestTime = 15 * time.Second
