@@ -131,7 +131,14 @@ func loses() lie {
 	n, end := 0, int64(1)<<20
 	return func(l *liar, req proto.Message, next func(proto.Message) (proto.Message, error)) (proto.Message, error) {
 		q, ok := req.(*topicv1.PublishRequest)
-		if n++; !ok || n%10 > 0 {
+		if !ok {
+			return next(req)
+		}
+		l.Lock()
+		defer l.Unlock()
+		if n++; n%4 > 0 {
+			l.Unlock()
+			defer l.Lock()
 			return next(req)
 		}
 		s := &topicv1.PublishResponse{}

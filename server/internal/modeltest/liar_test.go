@@ -2,12 +2,13 @@ package modeltest
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 )
 
 // lie is what a broken server does with a call: next makes the call. Lies of one liar are told one
@@ -17,126 +18,97 @@ type lie func(l *liar, req proto.Message, next func(proto.Message) (proto.Messag
 // liar stands between the clients of a world and a server that keeps the contract.
 type liar struct {
 	sync.Mutex
-	honest Clients // of alice
+	honest Clients // of alice, whose calls do not pass the liar
 	lie    lie
 }
 
-// through makes a call by way of a liar.
-func through[Q, S proto.Message](
-	ctx context.Context, l *liar, f func(context.Context, Q) (S, error), req Q,
-) (none S, err error) {
-	res, err := l.lie(l, req, func(m proto.Message) (proto.Message, error) {
-		res, err := f(ctx, m.(Q))
-		return res, err
-	})
-	if err != nil {
-		return none, err
-	}
-	return res.(S), nil
-}
-
 // lying returns clients whose calls pass the liar.
-func (l *liar) lying(c Clients) Clients {
-	return Clients{lyingTopics{c.Topics, l}, lyingSubscriptions{c.Subscriptions, l}, lyingConsumers{c.Consumers, l},
-		lyingAdmin{c.Admin, l}}
+func (l *liar) lying(s *server, user string) Clients { return s.as(user, connect.WithInterceptors(l)) }
+
+// WrapUnary implements connect.Interceptor. A call takes another request in the place of its own, which
+// it has again when it ends: callers repeat it.
+func (l *liar) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, call connect.AnyRequest) (connect.AnyResponse, error) {
+		req := call.Any().(proto.Message)
+		own := proto.CloneOf(req)
+		var res connect.AnyResponse
+		answer, err := l.lie(l, own, func(m proto.Message) (_ proto.Message, err error) {
+			become(req, m)
+			defer become(req, own)
+			if res, err = next(ctx, call); err != nil {
+				return nil, err
+			}
+			return res.Any().(proto.Message), nil
+		})
+		switch {
+		case err != nil:
+			return nil, err
+		case res == nil:
+			return response(answer), nil
+		}
+		become(res.Any().(proto.Message), answer)
+		return res, nil
+	}
 }
 
-type lyingTopics struct {
-	topicv1connect.TopicServiceClient
+// become gives a message the content of another one.
+func become(m, other proto.Message) {
+	if m != other {
+		proto.Reset(m)
+		proto.Merge(m, other)
+	}
+}
+
+// response is the response to a call that the server did not get.
+func response(m proto.Message) connect.AnyResponse {
+	switch m := m.(type) {
+	case *topicv1.PublishResponse:
+		return connect.NewResponse(m)
+	case *topicv1.AckResponse:
+		return connect.NewResponse(m)
+	case *topicv1.NackResponse:
+		return connect.NewResponse(m)
+	case *topicv1.ExtendResponse:
+		return connect.NewResponse(m)
+	case *topicv1.PauseSubscriptionResponse:
+		return connect.NewResponse(m)
+	case *topicv1.ResumeSubscriptionResponse:
+		return connect.NewResponse(m)
+	case *topicv1.SeekSubscriptionResponse:
+		return connect.NewResponse(m)
+	case *topicv1.CancelSubscriptionResponse:
+		return connect.NewResponse(m)
+	}
+	panic(fmt.Sprintf("a lie about %T", m))
+}
+
+// WrapStreamingClient implements connect.Interceptor. A liar says something else on a stream than the
+// client.
+func (l *liar) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		return lyingStream{next(ctx, spec), l}
+	}
+}
+
+// WrapStreamingHandler implements connect.Interceptor.
+func (l *liar) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc { return next }
+
+// lyingStream is a stream of a client.
+type lyingStream struct {
+	connect.StreamingClientConn
 	l *liar
 }
 
-func (c lyingTopics) Publish(ctx context.Context, r *topicv1.PublishRequest) (*topicv1.PublishResponse, error) {
-	return through(ctx, c.l, c.TopicServiceClient.Publish, r)
-}
-
-func (c lyingTopics) GetTopic(ctx context.Context, r *topicv1.GetTopicRequest) (*topicv1.GetTopicResponse, error) {
-	return through(ctx, c.l, c.TopicServiceClient.GetTopic, r)
-}
-
-func (c lyingTopics) GetProducer(
-	ctx context.Context, r *topicv1.GetProducerRequest,
-) (*topicv1.GetProducerResponse, error) {
-	return through(ctx, c.l, c.TopicServiceClient.GetProducer, r)
-}
-
-func (c lyingTopics) GetMessageStatus(
-	ctx context.Context, r *topicv1.GetMessageStatusRequest,
-) (*topicv1.GetMessageStatusResponse, error) {
-	return through(ctx, c.l, c.TopicServiceClient.GetMessageStatus, r)
-}
-
-type lyingSubscriptions struct {
-	topicv1connect.SubscriptionServiceClient
-	l *liar
-}
-
-func (c lyingSubscriptions) CreateSubscription(
-	ctx context.Context, r *topicv1.CreateSubscriptionRequest,
-) (*topicv1.CreateSubscriptionResponse, error) {
-	return through(ctx, c.l, c.SubscriptionServiceClient.CreateSubscription, r)
-}
-
-func (c lyingSubscriptions) GetSubscription(
-	ctx context.Context, r *topicv1.GetSubscriptionRequest,
-) (*topicv1.GetSubscriptionResponse, error) {
-	return through(ctx, c.l, c.SubscriptionServiceClient.GetSubscription, r)
-}
-
-func (c lyingSubscriptions) PauseSubscription(
-	ctx context.Context, r *topicv1.PauseSubscriptionRequest,
-) (*topicv1.PauseSubscriptionResponse, error) {
-	return through(ctx, c.l, c.SubscriptionServiceClient.PauseSubscription, r)
-}
-
-func (c lyingSubscriptions) ResumeSubscription(
-	ctx context.Context, r *topicv1.ResumeSubscriptionRequest,
-) (*topicv1.ResumeSubscriptionResponse, error) {
-	return through(ctx, c.l, c.SubscriptionServiceClient.ResumeSubscription, r)
-}
-
-func (c lyingSubscriptions) CancelSubscription(
-	ctx context.Context, r *topicv1.CancelSubscriptionRequest,
-) (*topicv1.CancelSubscriptionResponse, error) {
-	return through(ctx, c.l, c.SubscriptionServiceClient.CancelSubscription, r)
-}
-
-func (c lyingSubscriptions) SeekSubscription(
-	ctx context.Context, r *topicv1.SeekSubscriptionRequest,
-) (*topicv1.SeekSubscriptionResponse, error) {
-	return through(ctx, c.l, c.SubscriptionServiceClient.SeekSubscription, r)
-}
-
-type lyingConsumers struct {
-	topicv1connect.ConsumerServiceClient
-	l *liar
-}
-
-func (c lyingConsumers) Pull(ctx context.Context, r *topicv1.PullRequest) (*topicv1.PullResponse, error) {
-	return through(ctx, c.l, c.ConsumerServiceClient.Pull, r)
-}
-
-func (c lyingConsumers) Ack(ctx context.Context, r *topicv1.AckRequest) (*topicv1.AckResponse, error) {
-	return through(ctx, c.l, c.ConsumerServiceClient.Ack, r)
-}
-
-func (c lyingConsumers) Nack(ctx context.Context, r *topicv1.NackRequest) (*topicv1.NackResponse, error) {
-	return through(ctx, c.l, c.ConsumerServiceClient.Nack, r)
-}
-
-func (c lyingConsumers) Extend(ctx context.Context, r *topicv1.ExtendRequest) (*topicv1.ExtendResponse, error) {
-	return through(ctx, c.l, c.ConsumerServiceClient.Extend, r)
-}
-
-type lyingAdmin struct {
-	topicv1connect.TopicAdminServiceClient
-	l *liar
-}
-
-func (c lyingAdmin) GetGroupMetrics(
-	ctx context.Context, r *topicv1.GetGroupMetricsRequest,
-) (*topicv1.GetGroupMetricsResponse, error) {
-	return through(ctx, c.l, c.TopicAdminServiceClient.GetGroupMetrics, r)
+// Send implements connect.StreamingClientConn.
+func (s lyingStream) Send(m any) error {
+	req, ok := m.(proto.Message)
+	if !ok {
+		return s.StreamingClientConn.Send(m) // the end of what the client says
+	}
+	_, err := s.l.lie(s.l, req, func(m proto.Message) (proto.Message, error) {
+		return nil, s.StreamingClientConn.Send(m)
+	})
+	return err
 }
 
 // asks is a lie about requests of one kind: the server gets another one.

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/internal/api"
@@ -123,8 +125,8 @@ func serve(t *testing.T) *server {
 	return &server{tr}
 }
 
-func (s *server) as(user string) Clients {
-	return Dial(&http.Client{Transport: as{user, s.tr}}, "http://server")
+func (s *server) as(user string, options ...connect.ClientOption) Clients {
+	return Dial(&http.Client{Transport: as{user, s.tr}}, "http://server", options...)
 }
 
 // run runs a world against a server, by way of a liar if there is one, and returns what it found.
@@ -135,7 +137,7 @@ func run(t *testing.T, seed uint64, length time.Duration, l *liar, only ...strin
 		clients := func(user string) Clients { return s.as(user) }
 		if l != nil {
 			l.honest = s.as("alice")
-			clients = func(user string) Clients { return l.lying(s.as(user)) }
+			clients = func(user string) Clients { return l.lying(s, user) }
 		}
 		w := New(Config{User: clients("alice"), Operator: clients("operator"), Stranger: clients("eve"), Name: "eve",
 			Topics: "t.", Seed: seed, Pace: 200 * time.Millisecond, Patience: 3 * time.Minute, Only: only,
