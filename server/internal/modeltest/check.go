@@ -1,6 +1,7 @@
 package modeltest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,10 +18,6 @@ const never = int64(1) << 62
 // a second; a busy machine needs longer.
 const flushed = 10 * time.Second
 
-// early is how much sooner than by its lease a message may come again: the server ends leases that
-// are as good as over together.
-const early = lease / 32
-
 // audit holds what was seen of a group against the contract.
 type audit struct {
 	*World
@@ -29,6 +26,7 @@ type audit struct {
 	at      map[place]*publication
 	letters map[place]int
 	seeks   []*control
+	asked   []*control // for a backfill
 }
 
 // check looks for what the server broke, when the run is over.
@@ -46,9 +44,15 @@ func (w *World) check() {
 			}
 			a := &audit{World: w, t: t, g: g, at: at, letters: letters[g.name]}
 			for _, c := range g.controls {
-				if c.kind == seek {
+				switch c.kind {
+				case seek:
 					a.seeks = append(a.seeks, c)
+				case backfill:
+					a.asked = append(a.asked, c)
 				}
+			}
+			for _, list := range g.delivered {
+				slices.SortFunc(list, func(x, y *delivery) int { return cmp.Compare(x.at.seq, y.at.seq) })
 			}
 			a.contents()
 			a.start()
@@ -59,6 +63,7 @@ func (w *World) check() {
 			a.pauses()
 			a.seeking()
 			a.keys()
+			a.bounds()
 			a.floors()
 		}
 	}
@@ -109,7 +114,8 @@ func (w *World) checkLetters(t *topicState, at map[place]*publication) map[strin
 			for _, d := range g.delivered[of] {
 				most = max(most, d.attempt)
 			}
-			if w.Simulated && most < int(g.config.GetRetry().GetMaxAttempts()) {
+			least, _ := attemptsOf(g.settings(stamp{}, stamp{seq: never}))
+			if w.Simulated && most < least {
 				w.find("letter: %v of group %s has a letter after %d attempts", of, g.name, most)
 			}
 		}
@@ -160,14 +166,14 @@ func same(published, m *topicv1.TopicMessage) bool {
 // contents holds that what was delivered was published, and is for the group.
 func (a *audit) contents() {
 	for at, list := range a.g.delivered {
-		for _, d := range list {
+		for i, d := range list {
 			p := a.at[at]
 			switch {
 			case a.t.published[string(d.message.GetPayload())] == nil:
 				a.find("content: %s of %s gets %.60s, which was never published", a.g.name, a.t.name, d.message.GetPayload())
 			case p == nil || !same(p.message, d.message):
 				a.find("content: %s of %s gets other content at %v: %.60s", a.g.name, a.t.name, at, d.message.GetPayload())
-			case !a.g.passes(p.message):
+			case !a.lets(p, d, i > 0):
 				a.find("filter: %s of %s gets %v", a.g.name, a.t.name, at)
 			}
 			if d.at.before(p.since()) {
@@ -208,10 +214,14 @@ func (a *audit) start() {
 			beside++
 		}
 	}
-	from, most := a.g.config.GetStart(), int(a.g.config.GetMaxBackfillMessages())
+	all, most := a.g.config.GetStart().GetEarliest(), int(a.g.config.GetMaxBackfillMessages())
+	if len(a.asked) > 0 {
+		all, most = true, a.asked[0].most
+		a.unasked()
+	}
 	switch {
-	case from.GetEarliest() && most < 0:
-	case from.GetEarliest():
+	case all && most < 0:
+	case all:
 		if got > most || !a.t.trims() && !a.g.ended && got+beside < min(most, history) {
 			a.find("backfill: %s of %s gets %d of %d messages, and %d besides, at most %d", a.g.name, a.t.name, got,
 				history, beside, most)
@@ -223,11 +233,18 @@ func (a *audit) start() {
 
 // need reports whether the group has to get a message, and acknowledge it, after a moment.
 func (a *audit) need(p *publication) (since stamp, ok bool) {
-	if !a.g.passes(p.message) || a.g.ended {
+	// A group whose filter changes has to get what all of its filters let through.
+	for _, c := range a.g.settings(p.call, stamp{seq: never}) {
+		if !passes(c, p.message) {
+			return stamp{}, false
+		}
+	}
+	if a.g.ended {
 		return stamp{}, false
 	}
 	all := a.g.topic.config.GetSemantics() == topicv1.Semantics_SEMANTICS_QUEUE ||
-		a.g.config.GetStart().GetEarliest() && a.g.config.GetMaxBackfillMessages() < 0 && !a.t.trims()
+		a.g.config.GetStart().GetEarliest() && a.g.config.GetMaxBackfillMessages() < 0 && !a.t.trims() ||
+		len(a.asked) > 0 && a.asked[0].most < 0 && !a.t.trims()
 	ok = all || a.g.born.ret.before(p.call)
 	for _, s := range a.seeks {
 		switch {

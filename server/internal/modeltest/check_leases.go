@@ -6,10 +6,12 @@ import (
 	"time"
 )
 
-// changed reports whether the group was paused, moved, or without members between two moments. All
-// of that ends leases.
+// changed reports whether the group was paused, moved, or without members between two moments, or got
+// other settings. All of that ends leases.
 func (a *audit) changed(from, to stamp) bool {
-	return slices.ContainsFunc(a.g.controls, func(c *control) bool { return c.meets(from, to) })
+	return slices.ContainsFunc(a.g.controls, func(c *control) bool {
+		return c.kind != quota && c.kind != backfill && c.kind != unpark && c.meets(from, to)
+	})
 }
 
 // released reports whether a member may have lost a message before a later moment: it answered, its
@@ -29,13 +31,19 @@ func (a *audit) released(d *delivery, later stamp) bool {
 			return true
 		}
 		if s.kind == extend && s.outcome == done && s.call.at.After(start) {
-			if !s.ret.at.Before(start.Add(lease - early)) {
+			if !s.ret.at.Before(start.Add(a.least(d))) {
 				return true
 			}
 			start = s.call.at
 		}
 	}
-	return !later.at.Before(start.Add(lease - early))
+	return !later.at.Before(start.Add(a.least(d)))
+}
+
+// holds reports whether a member has a message at a moment, for certain. An extension of a message that
+// another member has acknowledged is answered as done, and means nothing.
+func (a *audit) holds(d *delivery, at stamp) bool {
+	return !a.released(d, at) && !a.saidBefore(d.place, at)
 }
 
 // overtaken reports whether a delivery may be older than one that was received before it. On a busy
@@ -47,14 +55,13 @@ func (a *audit) released(d *delivery, later stamp) bool {
 //
 // In simulated time a response is read at once.
 func (a *audit) overtaken(later, d *delivery) bool {
-	return later.from.before(d.at) && !d.at.at.Before(later.from.at.Add(lease-early))
+	return later.from.before(d.at) && !d.at.at.Before(later.from.at.Add(a.least(later)))
 }
 
 // leases holds that a message has one member at a time, and that an acknowledgement that comes after
 // the lease is refused.
 func (a *audit) leases() {
 	for at, list := range a.g.delivered {
-		slices.SortFunc(list, func(x, y *delivery) int { return cmp.Compare(x.at.seq, y.at.seq) })
 		for i, d := range list {
 			for _, later := range list[i+1:] {
 				if !a.released(d, later.at) && !a.overtaken(later, d) {
@@ -101,11 +108,17 @@ func (a *audit) late(at place, list []*delivery, s *settlement) {
 }
 
 // follows reports whether a delivery came after what the member said, who had the message until then.
-// In simulated time another session gets it after that. The same session may have got it again before:
-// what it says of a delivery that it has read counts for one that is on its way to it.
+// In simulated time another session gets it after that, unless all happens at one moment:
+//
+//  1. The lease is over. The member acknowledges the message; its call is on its way.
+//  2. Another member gets the message, and acknowledges it.
+//  3. The call of the first member arrives. It is answered as done, because the message is.
+//
+// The same session may have got it again before: what it says of a delivery that it has read counts for
+// one that is on its way to it.
 func (a *audit) follows(s *settlement, d *delivery) bool {
 	if a.Simulated && d.session != s.session {
-		return s.call.before(d.at)
+		return s.ret.before(d.at) || s.call.at.Before(d.at.at)
 	}
 	return s.ret.before(d.from)
 }
@@ -138,10 +151,9 @@ func (a *audit) unsaved(s *settlement, d *delivery) bool {
 
 // attempts holds that attempts count what failed, have a bound, and wait as long as was asked.
 func (a *audit) attempts() {
-	most := int(a.g.config.GetRetry().GetMaxAttempts()) + 1
 	for at, list := range a.g.delivered {
 		for i, d := range list {
-			if d.attempt > most {
+			if _, most := attemptsOf(a.g.settings(list[0].from, d.at)); d.attempt > most+1 {
 				a.find("attempts: %v of %s, group %s, is delivered for the %dth time", at, a.t.name, a.g.name, d.attempt)
 			}
 			if a.Simulated && d.attempt > i+1 {
@@ -227,7 +239,7 @@ func (a *audit) seeking() {
 // keys holds the order of keys: a message is delivered when all before it of its key are
 // acknowledged, and while no other one of the key is in hand.
 func (a *audit) keys() {
-	if !a.g.keyed() {
+	if !slices.ContainsFunc(a.g.settings(stamp{}, stamp{seq: never}), keyed) {
 		return
 	}
 	type line struct {
@@ -249,7 +261,7 @@ func (a *audit) keys() {
 		before := int64(0)
 		for _, p := range l.places {
 			for _, d := range a.g.delivered[p.place] {
-				if before > d.at.seq && p.message.GetDelay() == nil {
+				if before > d.at.seq && p.message.GetDelay() == nil && a.ordered(d) {
 					a.find("key order: %s of %s gets %v before it has acknowledged what is before it of %s", a.g.name,
 						a.t.name, p.place, k)
 				}
@@ -260,8 +272,8 @@ func (a *audit) keys() {
 		}
 		slices.SortFunc(l.deliveries, func(x, y *delivery) int { return cmp.Compare(x.at.seq, y.at.seq) })
 		for i, d := range l.deliveries {
-			for j := i - 1; j >= 0 && d.at.at.Sub(l.deliveries[j].from.at) < lease; j-- {
-				if x := l.deliveries[j]; d.place != x.place && !a.released(x, d.at) && !a.overtaken(d, x) {
+			for j := i - 1; j >= 0 && a.ordered(d) && d.at.at.Sub(l.deliveries[j].from.at) < longLease; j-- {
+				if x := l.deliveries[j]; d.place != x.place && a.holds(x, d.at) && !a.overtaken(d, x) {
 					a.find("key order: %s of %s has %v and %v of %s in hand%s\n\t--%s", a.g.name, a.t.name, x.place, d.place, k,
 						a.story(a.g, x.place), a.story(a.g, d.place))
 				}

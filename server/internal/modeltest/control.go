@@ -43,9 +43,13 @@ func (w *World) change() {
 				w.changing.all.Go(func() { w.seek(g) })
 			case g.name == "cancelled":
 				w.changing.all.Go(func() { w.cancel(g) })
+			case g.name == "changing":
+				w.changing.all.Go(func() { w.update(g) })
 			}
 		}
-		w.changing.all.Go(func() { w.join(t) })
+		if t.config.GetSemantics() != topicv1.Semantics_SEMANTICS_QUEUE {
+			w.join(t)
+		}
 	}
 	if w.has("stranger") {
 		w.changing.all.Go(w.meddle)
@@ -56,13 +60,13 @@ func (w *World) change() {
 }
 
 // record records what was done to a group.
-func (w *World) record(g *group, kind controlKind, s span, to *topicv1.Position, err error) {
+func (w *World) record(g *group, c control, err error) {
 	if err != nil {
-		w.find("refused: change %d of group %s: %v", kind, g.name, err)
+		w.find("refused: change %d of group %s: %v", c.kind, g.name, err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	g.controls = append(g.controls, &control{span: s, kind: kind, to: to})
+	g.controls = append(g.controls, &c)
 }
 
 // pause pauses and resumes a group. It leaves it active.
@@ -71,11 +75,11 @@ func (w *World) pause(g *group) {
 	for sleep(w.changing.ctx, w.around(2*time.Second)) {
 		_, s, err := until(ctx, w, w.User.Subscriptions.PauseSubscription,
 			&topicv1.PauseSubscriptionRequest{Topic: g.topic.name, Group: g.name})
-		w.record(g, pause, s, nil, again(err))
+		w.record(g, control{span: s, kind: pause}, again(err))
 		sleep(w.changing.ctx, w.around(time.Second))
 		_, s, err = until(ctx, w, w.User.Subscriptions.ResumeSubscription,
 			&topicv1.ResumeSubscriptionRequest{Topic: g.topic.name, Group: g.name})
-		w.record(g, resume, s, nil, again(err))
+		w.record(g, control{span: s, kind: resume}, again(err))
 	}
 }
 
@@ -107,7 +111,7 @@ func (w *World) seek(g *group) {
 		}
 		_, s, err := until(ctx, w, w.User.Subscriptions.SeekSubscription,
 			&topicv1.SeekSubscriptionRequest{Topic: g.topic.name, Group: g.name, To: to})
-		w.record(g, seek, s, to, err)
+		w.record(g, control{span: s, kind: seek, to: to}, err)
 	}
 }
 
@@ -128,7 +132,7 @@ func (w *World) leave(g *group) {
 		g.members.end()
 		sleep(w.changing.ctx, w.around(2*silence))
 		w.attend(g)
-		w.record(g, absence, span{call, w.stamp()}, nil, nil)
+		w.record(g, control{span: span{call, w.stamp()}, kind: absence}, nil)
 	}
 }
 
@@ -139,7 +143,7 @@ func (w *World) cancel(g *group) {
 		g.members.end()
 		_, s, err := until(ctx, w, w.User.Subscriptions.CancelSubscription,
 			&topicv1.CancelSubscriptionRequest{Topic: g.topic.name, Group: g.name})
-		w.record(g, cancel, s, nil, again(err))
+		w.record(g, control{span: s, kind: cancel}, again(err))
 		g.ended = true
 		sleep(ctx, w.around(300*time.Millisecond))
 		_, _, err = until(ctx, w, w.User.Consumers.Pull, &topicv1.PullRequest{Topic: g.topic.name, Group: g.name})
@@ -173,29 +177,34 @@ func withStart(c *topicv1.SubscriptionConfig, n int) *topicv1.SubscriptionConfig
 	return next
 }
 
-// join subscribes groups that come late: to all that is there, to a few of it, to what follows, and
-// with the order of keys.
+// join subscribes groups that come late: to all that is there, to a few of it, to what follows, with
+// the order of keys, and to what follows with a backfill of all that is there, or of a few of it.
 func (w *World) join(t *topicState) {
-	if t.config.GetSemantics() == topicv1.Semantics_SEMANTICS_QUEUE {
-		return
-	}
-	for n := range 4 {
-		name := fmt.Sprint("late", n)
-		if !w.has(t.short + "/" + name) {
+	for n := range 6 {
+		g := newGroup(t, fmt.Sprint("late", n), withStart(t.groups[0].config, n))
+		switch n {
+		case 3:
+			g.config.Start, g.config.Ordering = earliest(), topicv1.Ordering_ORDERING_KEY
+		case 4, 5:
+			g.config = withStart(g.config, 0)
+			g.asks = true
+		}
+		if !w.has(t.short + "/" + g.name) {
 			continue
 		}
-		if !sleep(w.changing.ctx, w.around(2*time.Second)) {
-			return
-		}
-		g := newGroup(t, name, withStart(t.groups[0].config, n))
-		if n == 3 {
-			g.config.Start, g.config.Ordering = earliest(), topicv1.Ordering_ORDERING_KEY
-		}
-		if err := w.subscribe(context.WithoutCancel(w.changing.ctx), g); err != nil {
-			w.find("refused: a late subscription: %v", err)
-			return
-		}
-		w.attend(g)
+		w.changing.all.Go(func() {
+			if !sleep(w.changing.ctx, w.around(2*time.Second)) {
+				return
+			}
+			if err := w.subscribe(context.WithoutCancel(w.changing.ctx), g); err != nil {
+				w.find("refused: a late subscription: %v", err)
+				return
+			}
+			w.attend(g)
+			if g.asks {
+				w.backfill(g, []int{-1, atMost}[n%2])
+			}
+		})
 	}
 }
 

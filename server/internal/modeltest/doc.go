@@ -1,8 +1,8 @@
 // Package modeltest is a model client of durable topics, for tests.
 //
 // A World drives a server over its public API: publishers that number their requests, members that
-// poll and stream, groups that pause, seek, die, start late and are cancelled, and a principal that
-// has no right to any of it. It knows the contract (docs/topics.md) and nothing of the server. It
+// poll and stream, groups that pause, seek, die, start late, get other settings, ask for a backfill and
+// are cancelled, and a principal that has no right to any of it. It knows the contract (docs/topics.md) and nothing of the server. It
 // records each call with the moments at which it started and returned. Settle ends the run, and holds
 // that history against each promise of the contract.
 //
@@ -18,6 +18,11 @@
 //     are not stored yet, which takes a second.
 //   - A change of a group is repeated until it is answered. Deliveries between its first call and
 //     its answer belong to either side.
+//   - Other settings of a group end its leases, and count no attempt. A change of max_in_flight alone
+//     does not: members keep what they have. A filter applies to what was not delivered before; what a
+//     filter left out stays left out. So a group has to get what all of its filters let through.
+//   - A backfill has all that was published before the group and that it asks for. What is published
+//     while the group subscribes may be part of it. One that is cancelled and started again continues.
 //
 // Concurrency: a World starts goroutines in Start and ends them in Settle. Its methods are for one
 // goroutine.

@@ -2,6 +2,7 @@ package modeltest
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,6 +97,59 @@ var groupFaults = []fault{
 		lie: with(answers(func(_ *liar, _ *topicv1.GetGroupMetricsRequest, s *topicv1.GetGroupMetricsResponse) {
 			s.Missed = 0
 		}))},
+}
+
+var changeFaults = []fault{
+	{name: "a change of the order is not made", finds: "key order:", only: []string{"counted/changing"},
+		lie: updates("ordering")},
+	{name: "a change of the filter is not made", finds: "filter:", only: []string{"counted/changing"},
+		lie: updates("filter")},
+	{name: "a change of the lease is not made", finds: "two members:", only: []string{"counted/changing"},
+		lie: updates("retry.lease")},
+	{name: "a change of the bound is not made", finds: "bound:", only: []string{"counted/changing"}, long: true,
+		lie: updates("max_in_flight")},
+	{name: "a change of settings counts what is acknowledged as not", finds: "again:", only: []string{"counted/changing"},
+		lie: with(func(l *liar, req proto.Message, next func(proto.Message) (proto.Message, error)) (proto.Message, error) {
+			if q, ok := req.(updateQ); ok {
+				_, _ = l.honest.Subscriptions.SeekSubscription(context.Background(), &topicv1.SeekSubscriptionRequest{
+					Topic: q.GetTopic(), Group: q.GetGroup(), To: earliest()})
+			}
+			return next(req)
+		})},
+	{name: "a change of settings loses what members have", finds: "lost:", only: []string{"counted/changing"},
+		lie: with(func(l *liar, req proto.Message, next func(proto.Message) (proto.Message, error)) (proto.Message, error) {
+			if q, ok := req.(updateQ); ok {
+				_, _ = l.honest.Subscriptions.SeekSubscription(context.Background(), &topicv1.SeekSubscriptionRequest{
+					Topic: q.GetTopic(), Group: q.GetGroup(), To: latest()})
+			}
+			return next(req)
+		})},
+	{name: "a backfill is not made", finds: "lost:", only: []string{"counted/filtered", "counted/late4"}, lie: func() lie {
+		return ignores(every[backfillQ](1), &topicv1.StartBackfillResponse{})
+	}},
+	{name: "a backfill has no bound", finds: "backfill:", only: []string{"counted/filtered", "counted/late5"},
+		lie: with(asks(func(q backfillQ) { q.MaxMessages = -1 }))},
+	{name: "a backfill has too little", finds: "backfill:", only: []string{"counted/filtered", "counted/late5"},
+		lie: with(asks(func(q backfillQ) { q.MaxMessages -= 2 }))},
+	{name: "a backfill that was cancelled does not continue", finds: "backfill:",
+		only: []string{"counted/filtered", "counted/late4"}, lie: func() lie {
+			n := 0
+			return ignores(func(backfillQ) bool { n++; return n > 1 }, &topicv1.StartBackfillResponse{})
+		}},
+	{name: "history comes before it is asked for", finds: "backfill:", only: []string{"counted/filtered", "counted/late5"},
+		lie: creates(func(c *topicv1.SubscriptionConfig) { c.Start = earliest() })},
+}
+
+// updates is a lie about a setting that is changed: it stays as it was.
+func updates(path string) func() lie {
+	return with(asks(func(q updateQ) {
+		if paths := q.GetUpdateMask(); paths != nil {
+			paths.Paths = slices.DeleteFunc(paths.GetPaths(), func(p string) bool { return p == path })
+			if len(paths.GetPaths()) == 0 { // something that is so already
+				paths.Paths, q.Config.HeartbeatTimeout = []string{"heartbeat_timeout"}, nil
+			}
+		}
+	}))
 }
 
 // trusts lets a principal do to a group what it has no right to.

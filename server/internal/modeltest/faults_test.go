@@ -30,10 +30,12 @@ type fault struct {
 var polled = []string{"counted/filtered", "counted/seeking"}
 
 type (
-	createQ = *topicv1.CreateSubscriptionRequest
-	pullQ   = *topicv1.PullRequest
-	pullS   = *topicv1.PullResponse
-	nackQ   = *topicv1.NackRequest
+	createQ   = *topicv1.CreateSubscriptionRequest
+	pullQ     = *topicv1.PullRequest
+	pullS     = *topicv1.PullResponse
+	nackQ     = *topicv1.NackRequest
+	updateQ   = *topicv1.UpdateSubscriptionRequest
+	backfillQ = *topicv1.StartBackfillRequest
 )
 
 // creates is a lie about the settings of a new subscription.
@@ -86,7 +88,7 @@ func spread(d *topicv1.Delivery) {
 	}
 }
 
-var faults = slices.Concat(publishFaults, deliveryFaults, answerFaults, groupFaults)
+var faults = slices.Concat(publishFaults, deliveryFaults, answerFaults, groupFaults, changeFaults)
 
 var publishFaults = []fault{
 	{name: "an answered publish is not stored", finds: "lost:", only: polled, lie: loses},

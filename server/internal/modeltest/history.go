@@ -91,14 +91,20 @@ const (
 	seek
 	absence // no member of the group is there, so that it may die
 	cancel
+	update   // of settings that end sessions
+	quota    // of max_in_flight alone
+	backfill // a backfill begins, or continues
+	unpark
 )
 
 // control is what was done to a group. A call whose answer was lost is repeated until it has one,
 // so its effect is certain at ret, and possible from call on.
 type control struct {
 	span
-	kind controlKind
-	to   *topicv1.Position
+	kind   controlKind
+	to     *topicv1.Position           // of a seek
+	config *topicv1.SubscriptionConfig // of an update: the settings from then on
+	most   int                         // messages of a backfill, negative for all
 }
 
 // probe is what the server said of groups at a moment between call and ret.

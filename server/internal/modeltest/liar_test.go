@@ -76,6 +76,8 @@ func response(m proto.Message) connect.AnyResponse {
 		return connect.NewResponse(m)
 	case *topicv1.SeekSubscriptionResponse:
 		return connect.NewResponse(m)
+	case *topicv1.StartBackfillResponse:
+		return connect.NewResponse(m)
 	case *topicv1.CancelSubscriptionResponse:
 		return connect.NewResponse(m)
 	}
@@ -91,7 +93,9 @@ func (l *liar) WrapStreamingClient(next connect.StreamingClientFunc) connect.Str
 }
 
 // WrapStreamingHandler implements connect.Interceptor.
-func (l *liar) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc { return next }
+func (l *liar) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
 
 // lyingStream is a stream of a client.
 type lyingStream struct {

@@ -62,14 +62,14 @@ func (m *member) over(s *session) {
 // fails records an error that the server must not answer with, and reports whether the member can
 // continue with the session.
 func (m *member) fails(call string, err error) bool {
-	if transient(err) {
+	if transient(err) && client.Reason(err) != "DRAINING" {
 		if m.Simulated && m.ctx.Err() == nil {
 			m.find("%s: a server that is there fails %s: %v", m.group.name, call, err)
 		}
 		return true
 	}
 	switch client.Reason(err) {
-	case "SESSION_GONE", "NOT_ACTIVE", "MEMBER_EXISTS", "NO_OWNER":
+	case "SESSION_GONE", "NOT_ACTIVE", "MEMBER_EXISTS", "NO_OWNER", "DRAINING":
 	default:
 		m.find("refused: %s of %s, group %s: %v", call, m.of.name, m.group.name, err)
 	}

@@ -10,11 +10,14 @@ import (
 )
 
 const (
-	lease       = time.Second // the shortest that there is
-	maxAttempts = 12          // more than come together by chance
-	maxPoison   = 2           // attempts of a group for dead letters
-	silence     = 3 * time.Second
-	atMost      = 7 // messages of a backfill with a bound
+	lease        = time.Second // the shortest that there is, and that of most groups
+	longLease    = 3 * lease   // that of a group that changes, now and then
+	maxAttempts  = 12          // more than come together by chance
+	moreAttempts = 20
+	maxPoison    = 2 // attempts of a group for dead letters
+	few          = 6 // messages in hand of a group that changes, now and then
+	silence      = 3 * time.Second
+	atMost       = 7 // messages of a backfill with a bound
 )
 
 // plan returns the topics, with the groups that are there from the beginning.
@@ -27,6 +30,7 @@ func (w *World) plan() []*topicState {
 	counted.group("poisoned", 0, func(c *topicv1.SubscriptionConfig) { c.Retry.MaxAttempts = maxPoison })
 	counted.group("paused", 1, nil).steady = true
 	counted.group("seeking", 0, nil)
+	counted.group("changing", 1, nil)
 	counted.group("cancelled", 0, nil)
 	counted.group("mortal", 0, dies).mortal = true
 	fast := w.topic("fast", &topicv1.TopicConfig{Semantics: pubSub, Partitions: 2,
@@ -96,11 +100,13 @@ func filter() *topicv1.Filter {
 }
 
 // passes says what filter lets through, in words of its own.
-func (g *group) passes(m *topicv1.TopicMessage) bool {
-	return g.config.GetFilter() == nil || m.GetType() == "order" && m.GetHeaders()["color"] == "red"
+func passes(c *topicv1.SubscriptionConfig, m *topicv1.TopicMessage) bool {
+	return c.GetFilter() == nil || m.GetType() == "order" && m.GetHeaders()["color"] == "red"
 }
 
 // keyed reports whether one message of a key is under way at a time.
-func (g *group) keyed() bool { return g.config.GetOrdering() == topicv1.Ordering_ORDERING_KEY }
+func keyed(c *topicv1.SubscriptionConfig) bool {
+	return c.GetOrdering() == topicv1.Ordering_ORDERING_KEY
+}
 
 func (g *group) poisoned() bool { return g.config.GetRetry().GetMaxAttempts() == maxPoison }

@@ -3,6 +3,7 @@ package modeltest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -68,6 +69,7 @@ func (w *World) drain(ctx context.Context) {
 			}
 			sleep(ctx, 50*time.Millisecond)
 		}
+		w.backfilled(ctx, g)
 		if !g.ended && g.mortal {
 			res, _, err := until(ctx, w, w.Operator.Admin.GetGroupMetrics,
 				&topicv1.GetGroupMetricsRequest{Topic: g.topic.name, Group: g.name})
@@ -76,6 +78,19 @@ func (w *World) drain(ctx context.Context) {
 			}
 			g.missed = res.GetMissed()
 		}
+	}
+}
+
+// backfilled holds that a backfill that a group asked for is completed when nothing is pending.
+func (w *World) backfilled(ctx context.Context, g *group) {
+	if g.ended || !slices.ContainsFunc(g.controls, func(c *control) bool { return c.kind == backfill }) {
+		return
+	}
+	res, _, err := until(ctx, w, w.User.Backfills.GetBackfill,
+		&topicv1.GetBackfillRequest{Topic: g.topic.name, Group: g.name})
+	if b := res.GetBackfill(); err != nil || b.GetProcessed() != b.GetTotal() ||
+		b.GetStatus() != topicv1.BackfillStatus_BACKFILL_STATUS_COMPLETED {
+		w.find("backfill: that of %s of %s ends as %v, %v", g.name, g.topic.name, b, err)
 	}
 }
 

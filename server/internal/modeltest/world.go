@@ -21,6 +21,7 @@ import (
 type Clients struct {
 	Topics        topicv1connect.TopicServiceClient
 	Subscriptions topicv1connect.SubscriptionServiceClient
+	Backfills     topicv1connect.BackfillServiceClient
 	Consumers     topicv1connect.ConsumerServiceClient
 	Admin         topicv1connect.TopicAdminServiceClient
 }
@@ -29,6 +30,7 @@ type Clients struct {
 func Dial(c *http.Client, base string, options ...connect.ClientOption) Clients {
 	return Clients{topicv1connect.NewTopicServiceClient(c, base, options...),
 		topicv1connect.NewSubscriptionServiceClient(c, base, options...),
+		topicv1connect.NewBackfillServiceClient(c, base, options...),
 		topicv1connect.NewConsumerServiceClient(c, base, options...),
 		topicv1connect.NewTopicAdminServiceClient(c, base, options...)}
 }
@@ -110,11 +112,12 @@ func (t *topicState) trims() bool { return t.config.GetMessageRetention() != nil
 type group struct {
 	topic  *topicState
 	name   string
-	config *topicv1.SubscriptionConfig
+	config *topicv1.SubscriptionConfig // at first
 	// Completion waits for a steady group: it subscribes before the first publish, and is never moved.
 	steady    bool
 	mortal    bool // it dies
 	ended     bool // it was cancelled
+	asks      bool // for a backfill
 	streams   int  // members that stream; others poll
 	born      span
 	created   *topicv1.Subscription

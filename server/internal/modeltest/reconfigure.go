@@ -1,0 +1,90 @@
+package modeltest
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	client "github.com/parley-chat/parley/server/client/topic"
+)
+
+// settings are those of a group that change, by their names in a mask: each has one value or the other.
+var settings = []struct {
+	path   string
+	toggle func(c *topicv1.SubscriptionConfig)
+}{
+	{"retry.lease", func(c *topicv1.SubscriptionConfig) {
+		c.Retry.Lease = durationpb.New(lease + longLease - c.GetRetry().GetLease().AsDuration())
+	}},
+	{"ordering", func(c *topicv1.SubscriptionConfig) {
+		c.Ordering = topicv1.Ordering_ORDERING_NONE + topicv1.Ordering_ORDERING_KEY - max(1, c.GetOrdering())
+	}},
+	{"filter", func(c *topicv1.SubscriptionConfig) { // a mask alone takes it away
+		if c.Filter != nil {
+			c.Filter = nil
+		} else {
+			c.Filter = filter()
+		}
+	}},
+	{"max_in_flight", func(c *topicv1.SubscriptionConfig) { c.MaxInFlight = few - c.GetMaxInFlight() }},
+	{"selection", func(c *topicv1.SubscriptionConfig) {
+		c.Selection = topicv1.Selection_SELECTION_ANY + topicv1.Selection_SELECTION_HASH - max(1, c.GetSelection())
+	}},
+	{"retry.max_attempts", func(c *topicv1.SubscriptionConfig) {
+		c.Retry.MaxAttempts = maxAttempts + moreAttempts - c.GetRetry().GetMaxAttempts()
+	}},
+}
+
+// update changes one or two settings of a group at a time.
+func (w *World) update(g *group) {
+	ctx := context.WithoutCancel(w.changing.ctx)
+	next := g.config
+	for sleep(w.changing.ctx, w.around(time.Second)) {
+		next = proto.CloneOf(next)
+		n := w.chance(len(settings))
+		change := settings[n : n+1+w.chance(min(2, len(settings)-n))]
+		mask := &fieldmaskpb.FieldMask{}
+		for _, s := range change {
+			s.toggle(next)
+			mask.Paths = append(mask.Paths, s.path)
+		}
+		kind := update
+		if slices.Equal(mask.GetPaths(), []string{"max_in_flight"}) {
+			kind = quota
+		}
+		// A mask names all that changes: what else is in the request does not count.
+		_, s, err := until(ctx, w, w.User.Subscriptions.UpdateSubscription, &topicv1.UpdateSubscriptionRequest{
+			Topic: g.topic.name, Group: g.name, Config: next, UpdateMask: mask})
+		w.record(g, control{span: s, kind: kind, config: next}, err)
+	}
+}
+
+// backfill asks for what was published before a group. One that asks for all of it cancels the backfill
+// in between, and continues it.
+func (w *World) backfill(g *group, most int) {
+	ctx := context.WithoutCancel(w.changing.ctx)
+	start := func() {
+		_, s, err := until(ctx, w, w.User.Backfills.StartBackfill, &topicv1.StartBackfillRequest{Topic: g.topic.name,
+			Group: g.name, From: earliest(), Scope: topicv1.BackfillScope_BACKFILL_SCOPE_ALL_RETAINED,
+			MaxMessages: int64(most), Async: true})
+		w.record(g, control{span: s, kind: backfill, most: most}, err)
+	}
+	sleep(w.changing.ctx, w.around(time.Second))
+	start()
+	if most >= 0 {
+		return
+	}
+	sleep(w.changing.ctx, w.around(20*time.Millisecond))
+	_, _, err := until(ctx, w, w.User.Backfills.CancelBackfill,
+		&topicv1.CancelBackfillRequest{Topic: g.topic.name, Group: g.name})
+	if err != nil && client.Reason(err) != "INVALID_TRANSITION" { // it may be completed
+		w.find("refused: CancelBackfill of %s: %v", g.name, err)
+	}
+	sleep(w.changing.ctx, w.around(300*time.Millisecond))
+	start()
+}
