@@ -64,6 +64,7 @@ func (w *World) check() {
 			a.seeking()
 			a.keys()
 			a.bounds()
+			a.ledger()
 			a.floors()
 		}
 	}
@@ -184,6 +185,7 @@ func (a *audit) contents() {
 				a.find("early: %v of %s, which waits for %v, was delivered after %v", at, a.t.name,
 					p.message.GetDelay().AsDuration(), d.at.at.Sub(p.call.at))
 			}
+			a.lifetime(p, d)
 		}
 	}
 }
@@ -202,13 +204,15 @@ func (a *audit) start() {
 	if len(a.seeks) > 0 || a.g.topic.config.GetSemantics() == topicv1.Semantics_SEMANTICS_QUEUE {
 		return
 	}
-	history, got, beside := 0, 0, 0
+	history, got, beside, ended := 0, 0, 0, 0
 	for _, p := range a.t.order {
 		switch delivered := len(a.g.delivered[p.place]) > 0; {
 		case p.ret.before(a.g.born.call):
 			history++
 			if delivered {
 				got++
+			} else if _, _, ends := p.expires(); ends {
+				ended++
 			}
 		case !a.g.born.ret.before(p.call) && delivered:
 			beside++
@@ -222,7 +226,7 @@ func (a *audit) start() {
 	switch {
 	case all && most < 0:
 	case all:
-		if got > most || !a.t.trims() && !a.g.ended && got+beside < min(most, history) {
+		if got > most || !a.t.trims() && !a.g.ended && got+beside < min(most, history)-ended {
 			a.find("backfill: %s of %s gets %d of %d messages, and %d besides, at most %d", a.g.name, a.t.name, got,
 				history, beside, most)
 		}
@@ -233,6 +237,14 @@ func (a *audit) start() {
 
 // need reports whether the group has to get a message, and acknowledge it, after a moment.
 func (a *audit) need(p *publication) (since stamp, ok bool) {
+	if _, _, ends := p.expires(); ends {
+		return stamp{}, false
+	}
+	return a.due(p)
+}
+
+// due is need without regard to what messages lose by their time to live.
+func (a *audit) due(p *publication) (since stamp, ok bool) {
 	// A group whose filter changes has to get what all of its filters let through.
 	for _, c := range a.g.settings(p.call, stamp{seq: never}) {
 		if !passes(c, p.message) {

@@ -30,7 +30,7 @@ func (a *audit) released(d *delivery, later stamp) bool {
 		if s.kind != extend && s.outcome != refused {
 			return true
 		}
-		if s.kind == extend && s.outcome == done && s.call.at.After(start) {
+		if s.kind == extend && s.outcome == done && s.call.at.After(start) && !a.gone(d.place, s.ret) {
 			if !s.ret.at.Before(start.Add(a.least(d))) {
 				return true
 			}
@@ -40,8 +40,15 @@ func (a *audit) released(d *delivery, later stamp) bool {
 	return !later.at.Before(start.Add(a.least(d)))
 }
 
-// holds reports whether a member has a message at a moment, for certain. An extension of a message that
-// another member has acknowledged is answered as done, and means nothing.
+// gone reports whether a message may be done with before a moment, though the member has not said so: it
+// has a dead letter, or its time is over. An extension is answered as done then, and means nothing.
+func (a *audit) gone(at place, before stamp) bool {
+	earliest, _, ends := a.at[at].expires()
+	return a.letters[at] > 0 || ends && earliest.Before(before.at)
+}
+
+// holds reports whether a member has a message at a moment, for certain. It does not, if another one has
+// acknowledged the message.
 func (a *audit) holds(d *delivery, at stamp) bool {
 	return !a.released(d, at) && !a.saidBefore(d.place, at)
 }

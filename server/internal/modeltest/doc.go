@@ -21,6 +21,9 @@
 //   - Other settings of a group end its leases, and count no attempt. A change of max_in_flight alone
 //     does not: members keep what they have. A filter applies to what was not delivered before; what a
 //     filter left out stays left out. So a group has to get what all of its filters let through.
+//   - A message whose time to live is over comes no more, and counts as acknowledged. A member that has it
+//     may still acknowledge it; whether that counts, or the message counts as expired, is the server's
+//     choice from the earliest moment at which it may have ended. What the group never acknowledged counts.
 //   - A backfill has all that was published before the group and that it asks for. What is published
 //     while the group subscribes may be part of it. One that is cancelled and started again continues.
 //

@@ -105,7 +105,7 @@ var changeFaults = []fault{
 	{name: "a change of the filter is not made", finds: "filter:", only: []string{"counted/changing"},
 		lie: updates("filter")},
 	{name: "a change of the lease is not made", finds: "two members:", only: []string{"counted/changing"},
-		lie: updates("retry.lease")},
+		long: true, lie: updates("retry.lease")},
 	{name: "a change of the bound is not made", finds: "bound:", only: []string{"counted/changing"}, long: true,
 		lie: updates("max_in_flight")},
 	{name: "a change of settings counts what is acknowledged as not", finds: "again:", only: []string{"counted/changing"},
@@ -138,6 +138,46 @@ var changeFaults = []fault{
 		}},
 	{name: "history comes before it is asked for", finds: "backfill:", only: []string{"counted/filtered", "counted/late5"},
 		lie: creates(func(c *topicv1.SubscriptionConfig) { c.Start = earliest() })},
+}
+
+var lossFaults = []fault{
+	{name: "messages do not end", finds: "expired:", only: polled,
+		lie: with(asks(func(q *topicv1.PublishRequest) {
+			for _, m := range q.GetMessages() {
+				if m.GetTtl() != nil {
+					m.Ttl = durationpb.New(time.Hour)
+				}
+			}
+		}))},
+	{name: "messages end at once", finds: "lost:", only: []string{"counted/paused"},
+		lie: with(asks(func(q *topicv1.PublishRequest) {
+			for _, m := range q.GetMessages() {
+				if m.GetTtl() != nil {
+					m.Ttl = durationpb.New(shortest)
+				}
+			}
+		}))},
+	{name: "messages end a minute late", finds: "expire time:", only: polled,
+		lie: with(asks(func(q *topicv1.PublishRequest) {
+			for _, m := range q.GetMessages() {
+				if m.GetTtl() != nil {
+					m.Ttl.Seconds += 60
+				}
+			}
+		}))},
+	{name: "what ended is not counted", finds: "ledger:", only: []string{"counted/paused"},
+		lie: ledgers(func(r *topicv1.ReleasedMessages) { r.Expired = 0 })},
+	{name: "what ended is counted twice", finds: "ledger:", only: []string{"counted/paused"},
+		lie: ledgers(func(r *topicv1.ReleasedMessages) { r.Expired *= 2 })},
+}
+
+// ledgers is a lie about what a group lost.
+func ledgers(change func(*topicv1.ReleasedMessages)) func() lie {
+	return with(answers(func(_ *liar, _ *topicv1.GetSubscriptionRequest, s *topicv1.GetSubscriptionResponse) {
+		if r := s.GetSubscription().GetReleased(); r != nil {
+			change(r)
+		}
+	}))
 }
 
 // updates is a lie about a setting that is changed: it stays as it was.

@@ -88,7 +88,7 @@ func spread(d *topicv1.Delivery) {
 	}
 }
 
-var faults = slices.Concat(publishFaults, deliveryFaults, answerFaults, groupFaults, changeFaults)
+var faults = slices.Concat(publishFaults, deliveryFaults, answerFaults, groupFaults, changeFaults, lossFaults)
 
 var publishFaults = []fault{
 	{name: "an answered publish is not stored", finds: "lost:", only: polled, lie: loses},

@@ -36,6 +36,16 @@ type publication struct {
 	stored  bool
 }
 
+// expires says when a message ends, at the earliest and at the latest; ok is false if it does not in a
+// run. The server counts from publish_time, which is cut to milliseconds, and rounds up to a second.
+func (p *publication) expires() (earliest, latest time.Time, ok bool) {
+	if p == nil {
+		return earliest, latest, false // it was never published
+	}
+	ttl := p.message.GetTtl().AsDuration()
+	return p.call.at.Add(ttl - time.Millisecond), p.ret.at.Add(ttl + time.Second), ttl > 0 && ttl < time.Hour
+}
+
 // session is a session of a member. It may have ended at any moment after end, which is zero as
 // long as nothing says that it ended: a detach that was called, a stream that broke, or the last
 // answer before the server said that it is gone.

@@ -17,7 +17,8 @@ const (
 	maxPoison    = 2 // attempts of a group for dead letters
 	few          = 6 // messages in hand of a group that changes, now and then
 	silence      = 3 * time.Second
-	atMost       = 7 // messages of a backfill with a bound
+	shortest     = time.Second // the least time to live
+	atMost       = 7           // messages of a backfill with a bound
 )
 
 // plan returns the topics, with the groups that are there from the beginning.

@@ -87,8 +87,13 @@ func (w *World) request(t *topicState, producer string, number int64) *topicv1.P
 		if w.chance(12) == 0 {
 			m.Type = poisonous
 		}
-		if w.chance(10) == 0 {
+		switch w.chance(30) {
+		case 0, 1, 2:
 			m.Delay = durationpb.New(w.around(time.Second))
+		case 3, 4:
+			m.Ttl = durationpb.New(shortest + time.Duration(w.chance(int(2*time.Second))))
+		case 5:
+			m.Ttl = durationpb.New(time.Hour) // it does not end
 		}
 		req.Messages = append(req.Messages, m)
 	}

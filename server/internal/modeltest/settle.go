@@ -60,6 +60,7 @@ func (w *World) drain(ctx context.Context) {
 			for _, p := range res.GetSubscription().GetPartitions() {
 				open += p.GetPending() + p.GetInFlight() + p.GetRetrying() + p.GetParked()
 			}
+			g.released = res.GetSubscription().GetReleased()
 			if open == 0 && res.GetSubscription().GetState() == topicv1.SubscriptionState_SUBSCRIPTION_STATE_ACTIVE {
 				break
 			}

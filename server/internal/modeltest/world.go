@@ -121,7 +121,8 @@ type group struct {
 	streams   int  // members that stream; others poll
 	born      span
 	created   *topicv1.Subscription
-	missed    int64 // what the server said that it lost
+	missed    int64                     // what the server said that it lost
+	released  *topicv1.ReleasedMessages // the same by cause, in the end
 	delivered map[place][]*delivery
 	settled   map[place][]*settlement
 	controls  []*control
