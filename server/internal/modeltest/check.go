@@ -37,6 +37,7 @@ func (w *World) check() {
 			at[p.place] = p
 		}
 		w.checkPublishers(t)
+		w.checkPurges(t)
 		letters := w.checkLetters(t, at)
 		for _, g := range w.tenures {
 			if g.topic != t {
@@ -64,6 +65,7 @@ func (w *World) check() {
 			a.seeking()
 			a.keys()
 			a.bounds()
+			a.parking()
 			a.ledger()
 			a.floors()
 		}
@@ -186,6 +188,9 @@ func (a *audit) contents() {
 					p.message.GetDelay().AsDuration(), d.at.at.Sub(p.call.at))
 			}
 			a.lifetime(p, d)
+			if a.t.purged(at, d.from) {
+				a.find("purged: %v of %s comes to %s", at, a.t.name, a.g.name)
+			}
 		}
 	}
 }
@@ -226,7 +231,7 @@ func (a *audit) start() {
 	switch {
 	case all && most < 0:
 	case all:
-		if got > most || !a.t.trims() && !a.g.ended && got+beside < min(most, history)-ended {
+		if got > most || !a.t.trims() && len(a.t.purges) == 0 && !a.g.ended && got+beside < min(most, history)-ended {
 			a.find("backfill: %s of %s gets %d of %d messages, and %d besides, at most %d", a.g.name, a.t.name, got,
 				history, beside, most)
 		}
@@ -237,7 +242,7 @@ func (a *audit) start() {
 
 // need reports whether the group has to get a message, and acknowledge it, after a moment.
 func (a *audit) need(p *publication) (since stamp, ok bool) {
-	if _, _, ends := p.expires(); ends {
+	if _, _, ends := p.expires(); ends || a.t.purged(p.place, stamp{seq: never}) {
 		return stamp{}, false
 	}
 	return a.due(p)
@@ -296,10 +301,14 @@ func (a *audit) doneAt(p *publication) int64 {
 	if p == nil || a.letters[p.place] > 0 {
 		return 0
 	}
-	if _, ok := a.need(p); !ok {
+	_, due := a.due(p)
+	if _, _, ends := p.expires(); ends || !due {
 		return 0
 	}
 	first := never
+	if purge := a.t.purgeOf(p.place); purge != nil {
+		first = purge.call.seq
+	}
 	for _, s := range a.g.settled[p.place] {
 		if s.kind == ack && s.outcome != refused {
 			first = min(first, s.call.seq)

@@ -41,16 +41,21 @@ func (a *audit) released(d *delivery, later stamp) bool {
 }
 
 // gone reports whether a message may be done with before a moment, though the member has not said so: it
-// has a dead letter, or its time is over. An extension is answered as done then, and means nothing.
+// has a dead letter, was purged, or its time is over. What members say of it means nothing then, and is
+// answered as done.
 func (a *audit) gone(at place, before stamp) bool {
+	if purge := a.t.purgeOf(at); purge != nil && purge.call.before(before) {
+		return true
+	}
 	earliest, _, ends := a.at[at].expires()
 	return a.letters[at] > 0 || ends && earliest.Before(before.at)
 }
 
 // holds reports whether a member has a message at a moment, for certain. It does not, if another one has
-// acknowledged the message.
+// acknowledged the message, or it was purged.
 func (a *audit) holds(d *delivery, at stamp) bool {
-	return !a.released(d, at) && !a.saidBefore(d.place, at)
+	purge := a.t.purgeOf(d.place)
+	return !a.released(d, at) && !a.saidBefore(d.place, at) && (purge == nil || at.before(purge.call))
 }
 
 // overtaken reports whether a delivery may be older than one that was received before it. On a busy
@@ -108,7 +113,7 @@ func (a *audit) late(at place, list []*delivery, s *settlement) {
 			return
 		}
 	}
-	if a.letters[at] == 0 {
+	if !a.gone(at, s.ret) {
 		a.find("late acknowledgement: %v of %s, group %s, counts though another member has it%s", at, a.t.name, a.g.name,
 			a.story(a.g, at))
 	}
@@ -151,8 +156,8 @@ func (a *audit) acknowledged() {
 // unsaved reports whether a kill may have taken an acknowledgement that was answered before it was
 // stored.
 func (a *audit) unsaved(s *settlement, d *delivery) bool {
-	return !a.t.durable() && slices.ContainsFunc(a.outages, func(o span) bool {
-		return o.meets(s.ret, d.at) && o.call.at.Sub(s.ret.at) < flushed
+	return slices.ContainsFunc(a.outages, func(o span) bool {
+		return o.meets(s.ret, d.at) && o.call.at.Sub(s.ret.at) < flushed && !a.t.saved(s, o.call)
 	})
 }
 
@@ -173,7 +178,7 @@ func (a *audit) attempts() {
 			}
 			for _, s := range a.g.settled[at] {
 				if s.kind != nack || s.outcome != done || !a.follows(s, d) || a.changed(s.call, d.at) ||
-					a.outage(s.call, d.at) {
+					a.unparked(s.call, d.at) || a.outage(s.call, d.at) {
 					continue
 				}
 				failed++

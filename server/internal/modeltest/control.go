@@ -43,12 +43,20 @@ func (w *World) change() {
 				w.changing.all.Go(func() { w.seek(g) })
 			case g.name == "cancelled":
 				w.changing.all.Go(func() { w.cancel(g) })
+			case g.parks():
+				w.changing.all.Go(func() { w.unpark(g) })
 			case g.name == "changing":
 				w.changing.all.Go(func() { w.update(g) })
 			}
 		}
 		if t.config.GetSemantics() != topicv1.Semantics_SEMANTICS_QUEUE {
 			w.join(t)
+		}
+	}
+	for _, t := range w.topics {
+		if t.short == changes {
+			w.changing.all.Go(func() { w.purge(t) })
+			w.changing.all.Go(func() { w.flip(t) })
 		}
 	}
 	if w.has("stranger") {
@@ -273,8 +281,8 @@ func (w *World) watch(t *topicState) {
 
 // askStatus asks how far the newest messages have come.
 func (w *World) askStatus(ctx context.Context, t *topicState) {
-	if t.trims() {
-		return
+	if t.trims() || t.short == changes {
+		return // what it asks for may be gone
 	}
 	w.mu.Lock()
 	newest := slices.Clone(t.order[max(0, len(t.order)-3):])

@@ -24,6 +24,13 @@
 //   - A message whose time to live is over comes no more, and counts as acknowledged. A member that has it
 //     may still acknowledge it; whether that counts, or the message counts as expired, is the server's
 //     choice from the earliest moment at which it may have ended. What the group never acknowledged counts.
+//   - What is parked waits for UnparkKeys, and holds what has its key. Its attempts count from the
+//     beginning then.
+//   - A purge is repeated until it is answered, so it may remove from its first call on. The answer says
+//     where it ended; what is published meanwhile is on either side. What is before that place comes no
+//     more, is not waited for, and counts in the ledger if the group had not acknowledged it.
+//   - A change of the completion mode takes no acknowledgement. While one to OFFSET_WATERMARK is under way,
+//     and until one back is answered, a kill may.
 //   - A backfill has all that was published before the group and that it asks for. What is published
 //     while the group subscribes may be part of it. One that is cancelled and started again continues.
 //

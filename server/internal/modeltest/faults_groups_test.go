@@ -109,21 +109,9 @@ var changeFaults = []fault{
 	{name: "a change of the bound is not made", finds: "bound:", only: []string{"counted/changing"}, long: true,
 		lie: updates("max_in_flight")},
 	{name: "a change of settings counts what is acknowledged as not", finds: "again:", only: []string{"counted/changing"},
-		lie: with(func(l *liar, req proto.Message, next func(proto.Message) (proto.Message, error)) (proto.Message, error) {
-			if q, ok := req.(updateQ); ok {
-				_, _ = l.honest.Subscriptions.SeekSubscription(context.Background(), &topicv1.SeekSubscriptionRequest{
-					Topic: q.GetTopic(), Group: q.GetGroup(), To: earliest()})
-			}
-			return next(req)
-		})},
+		lie: moves[updateQ]("changing", earliest())},
 	{name: "a change of settings loses what members have", finds: "lost:", only: []string{"counted/changing"},
-		lie: with(func(l *liar, req proto.Message, next func(proto.Message) (proto.Message, error)) (proto.Message, error) {
-			if q, ok := req.(updateQ); ok {
-				_, _ = l.honest.Subscriptions.SeekSubscription(context.Background(), &topicv1.SeekSubscriptionRequest{
-					Topic: q.GetTopic(), Group: q.GetGroup(), To: latest()})
-			}
-			return next(req)
-		})},
+		lie: moves[updateQ]("changing", latest())},
 	{name: "a backfill is not made", finds: "lost:", only: []string{"counted/filtered", "counted/late4"}, lie: func() lie {
 		return ignores(every[backfillQ](1), &topicv1.StartBackfillResponse{})
 	}},
@@ -167,6 +155,27 @@ var lossFaults = []fault{
 		}))},
 	{name: "what ended is not counted", finds: "ledger:", only: []string{"counted/paused"},
 		lie: ledgers(func(r *topicv1.ReleasedMessages) { r.Expired = 0 })},
+	{name: "what is parked comes again by itself", finds: "parked:", only: []string{"counted/parked"},
+		lie: releases},
+	{name: "what is parked is lost", finds: "lost:", only: []string{"counted/parked"},
+		lie: creates(func(c *topicv1.SubscriptionConfig) { c.Exhausted = topicv1.Exhausted_EXHAUSTED_DISCARD })},
+	{name: "what is parked does not hold its key", finds: "key order:", only: []string{"counted/parked"},
+		lie: creates(func(c *topicv1.SubscriptionConfig) { c.Ordering = topicv1.Ordering_ORDERING_NONE })},
+	{name: "what is parked stays so", finds: "stuck:", only: []string{"counted/parked"}, lie: func() lie {
+		return ignores(every[*topicv1.UnparkKeysRequest](1), &topicv1.UnparkKeysResponse{})
+	}},
+	{name: "a purge is not made", finds: "purged:", only: []string{"changed/keyed"},
+		lie: with(asks(func(q purgeQ) { q.DryRun = true }))},
+	{name: "a purge takes what is behind its place", finds: "purge:", only: []string{"changed/keyed"},
+		lie: with(asks(func(q purgeQ) { q.Before = latest() }))},
+	{name: "a purge takes too little", finds: "purge:", only: []string{"changed/keyed"},
+		lie: with(asks(func(q purgeQ) { q.Partitions = []int32{0} }))},
+	{name: "a purge moves groups beyond its place", finds: "lost:", only: []string{"changed/keyed"},
+		lie: moves[purgeQ]("keyed", latest())},
+	{name: "what is purged is not counted", finds: "ledger:", only: []string{"changed/keyed"},
+		lie: ledgers(func(r *topicv1.ReleasedMessages) { r.Forced = 0 })},
+	{name: "a change of the mode forgets what is acknowledged", finds: "again:", only: []string{"changed/keyed"},
+		lie: moves[*topicv1.ConfigureTopicRequest]("keyed", earliest())},
 	{name: "what ended is counted twice", finds: "ledger:", only: []string{"counted/paused"},
 		lie: ledgers(func(r *topicv1.ReleasedMessages) { r.Expired *= 2 })},
 }
@@ -178,6 +187,39 @@ func ledgers(change func(*topicv1.ReleasedMessages)) func() lie {
 			change(r)
 		}
 	}))
+}
+
+// releases unparks what a group has parked, though it did not ask for that.
+func releases() lie {
+	var last time.Time
+	return func(l *liar, req proto.Message, next func(proto.Message) (proto.Message, error)) (proto.Message, error) {
+		q, ok := req.(pullQ)
+		l.Lock()
+		now := ok && time.Since(last) > 300*time.Millisecond // in simulated time calls take none
+		if now {
+			last = time.Now()
+		}
+		l.Unlock()
+		if now {
+			_, _ = l.honest.Subscriptions.UnparkKeys(context.Background(),
+				&topicv1.UnparkKeysRequest{Topic: q.GetTopic(), Group: q.GetGroup()})
+		}
+		return next(req)
+	}
+}
+
+// moves is a lie about requests of one kind: they move a group, too.
+func moves[Q interface {
+	proto.Message
+	GetTopic() string
+}](group string, to *topicv1.Position) func() lie {
+	return with(func(l *liar, req proto.Message, next func(proto.Message) (proto.Message, error)) (proto.Message, error) {
+		if q, ok := req.(Q); ok {
+			_, _ = l.honest.Subscriptions.SeekSubscription(context.Background(), &topicv1.SeekSubscriptionRequest{
+				Topic: q.GetTopic(), Group: group, To: to})
+		}
+		return next(req)
+	})
 }
 
 // updates is a lie about a setting that is changed: it stays as it was.

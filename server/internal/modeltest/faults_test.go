@@ -34,6 +34,7 @@ type (
 	pullQ     = *topicv1.PullRequest
 	pullS     = *topicv1.PullResponse
 	nackQ     = *topicv1.NackRequest
+	purgeQ    = *topicv1.PurgeMessagesRequest
 	updateQ   = *topicv1.UpdateSubscriptionRequest
 	backfillQ = *topicv1.StartBackfillRequest
 )

@@ -117,6 +117,19 @@ type control struct {
 	most   int                         // messages of a backfill, negative for all
 }
 
+// purging is the removal of messages of a topic. They may go from call on, and are gone at ret.
+type purging struct {
+	span
+	before *topicv1.Position
+	ends   map[int32]int64 // by partition, the oldest message behind it
+}
+
+// flipping is a change of a topic's completion mode.
+type flipping struct {
+	span
+	mode topicv1.CompletionMode
+}
+
 // probe is what the server said of groups at a moment between call and ret.
 type probe struct {
 	span

@@ -78,6 +78,8 @@ func response(m proto.Message) connect.AnyResponse {
 		return connect.NewResponse(m)
 	case *topicv1.StartBackfillResponse:
 		return connect.NewResponse(m)
+	case *topicv1.UnparkKeysResponse:
+		return connect.NewResponse(m)
 	case *topicv1.CancelSubscriptionResponse:
 		return connect.NewResponse(m)
 	}

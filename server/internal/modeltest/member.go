@@ -250,7 +250,7 @@ func (m *member) handle(s *session, list []*delivery) {
 	for _, d := range list {
 		what := m.chance(100)
 		switch {
-		case m.poisoned() && d.message.GetType() == poisonous:
+		case m.poisoned() && d.message.GetType() == poisonous && !(m.parks() && m.calmed()):
 			slow = append(slow, func() { m.settle(s, nack, 0, d) })
 		case m.calmed() || what < 80:
 			quick = append(quick, d)

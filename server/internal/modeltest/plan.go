@@ -9,6 +9,9 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 )
 
+// changes is the short name of a topic that is purged, and whose mode changes.
+const changes = "changed"
+
 const (
 	lease        = time.Second // the shortest that there is, and that of most groups
 	longLease    = 3 * lease   // that of a group that changes, now and then
@@ -29,6 +32,7 @@ func (w *World) plan() []*topicState {
 	counted.group("keyed", 1, byKey).steady = true
 	counted.group("filtered", 0, func(c *topicv1.SubscriptionConfig) { c.Filter = filter() }).steady = true
 	counted.group("poisoned", 0, func(c *topicv1.SubscriptionConfig) { c.Retry.MaxAttempts = maxPoison })
+	counted.group("parked", 0, parks)
 	counted.group("paused", 1, nil).steady = true
 	counted.group("seeking", 0, nil)
 	counted.group("changing", 1, nil)
@@ -45,7 +49,10 @@ func (w *World) plan() []*topicState {
 		MessageRetention: durationpb.New(0), MaxBytes: new(int64(1 << 20))})
 	trimmed.group("plain", 0, nil).steady = true
 	trimmed.group("mortal", 0, dies).mortal = true
-	list := []*topicState{counted, fast, work, trimmed}
+	changed := w.topic(changes, &topicv1.TopicConfig{Semantics: pubSub, Partitions: 2})
+	changed.group("plain", 1, nil).steady = true
+	changed.group("keyed", 0, byKey).steady = true
+	list := []*topicState{counted, fast, work, trimmed, changed}
 	for _, t := range list {
 		t.groups = slices.DeleteFunc(t.groups, func(g *group) bool { return !w.has(t.short + "/" + g.name) })
 	}
@@ -77,6 +84,13 @@ func newGroup(t *topicState, name string, c *topicv1.SubscriptionConfig) *group 
 
 func dies(c *topicv1.SubscriptionConfig) {
 	c.HeartbeatInterval, c.HeartbeatTimeout = durationpb.New(silence/3), durationpb.New(silence)
+}
+
+// parks keeps a message that failed, and with it what has its key.
+func parks(c *topicv1.SubscriptionConfig) {
+	byKey(c)
+	c.Exhausted = topicv1.Exhausted_EXHAUSTED_PARK_KEY
+	c.Retry.MaxAttempts = maxPoison
 }
 
 func byKey(c *topicv1.SubscriptionConfig) { c.Ordering = topicv1.Ordering_ORDERING_KEY }
@@ -111,3 +125,5 @@ func keyed(c *topicv1.SubscriptionConfig) bool {
 }
 
 func (g *group) poisoned() bool { return g.config.GetRetry().GetMaxAttempts() == maxPoison }
+
+func (g *group) parks() bool { return g.config.GetExhausted() == topicv1.Exhausted_EXHAUSTED_PARK_KEY }

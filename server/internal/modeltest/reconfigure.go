@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	client "github.com/parley-chat/parley/server/client/topic"
@@ -87,4 +88,64 @@ func (w *World) backfill(g *group, most int) {
 	}
 	sleep(w.changing.ctx, w.around(300*time.Millisecond))
 	start()
+}
+
+// unpark lets a group have what it has parked: now and then all of it, and in between some keys.
+func (w *World) unpark(g *group) {
+	ctx := context.WithoutCancel(w.changing.ctx)
+	for sleep(w.changing.ctx, w.around(time.Second)) {
+		w.unparkNow(ctx, g, [][]string{nil, {"k1", "k2"}}[w.chance(2)]...)
+	}
+}
+
+func (w *World) unparkNow(ctx context.Context, g *group, keys ...string) {
+	_, s, err := until(ctx, w, w.User.Subscriptions.UnparkKeys,
+		&topicv1.UnparkKeysRequest{Topic: g.topic.name, Group: g.name, Keys: keys})
+	w.record(g, control{span: s, kind: unpark}, err)
+}
+
+// purge removes messages before a message, before a time, and all that are there.
+func (w *World) purge(t *topicState) {
+	ctx := context.WithoutCancel(w.changing.ctx)
+	for sleep(w.changing.ctx, w.around(2*time.Second)) {
+		before := latest()
+		switch what := w.chance(3); {
+		case what == 0:
+			before = &topicv1.Position{At: &topicv1.Position_Time{Time: timestamppb.New(time.Now().Add(-time.Second))}}
+		case what == 1:
+			if p := w.some(t); p != nil {
+				before = &topicv1.Position{At: &topicv1.Position_MessageId{MessageId: p.place.String()}}
+			}
+		}
+		res, s, err := until(ctx, w, w.User.Topics.PurgeMessages,
+			&topicv1.PurgeMessagesRequest{Topic: t.name, Before: before})
+		if err != nil {
+			w.find("refused: PurgeMessages of %s: %v", t.name, err)
+		}
+		p := &purging{span: s, before: before, ends: map[int32]int64{}}
+		for _, x := range res.GetPurges() {
+			p.ends[x.GetPartition()] = x.GetTo()
+		}
+		w.mu.Lock()
+		t.purges = append(t.purges, p)
+		w.mu.Unlock()
+	}
+}
+
+// flip changes the completion mode of a topic.
+func (w *World) flip(t *topicState) {
+	ctx := context.WithoutCancel(w.changing.ctx)
+	modes := []topicv1.CompletionMode{topicv1.CompletionMode_COMPLETION_MODE_OFFSET_WATERMARK,
+		topicv1.CompletionMode_COMPLETION_MODE_REFERENCE_COUNTING}
+	for n := 0; sleep(w.changing.ctx, w.around(2*time.Second)); n++ {
+		mode := modes[n%2]
+		res, s, err := until(ctx, w, w.User.Topics.ConfigureTopic, &topicv1.ConfigureTopicRequest{Topic: t.name,
+			Config: &topicv1.TopicConfig{CompletionMode: mode}})
+		if err != nil || res.GetTopic().GetConfig().GetCompletionMode() != mode {
+			w.find("mode: %s becomes %v, %v", t.name, res.GetTopic().GetConfig().GetCompletionMode(), err)
+		}
+		w.mu.Lock()
+		t.flips = append(t.flips, &flipping{s, mode})
+		w.mu.Unlock()
+	}
 }

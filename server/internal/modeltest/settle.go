@@ -47,7 +47,7 @@ func (w *World) Settle(ctx context.Context) []string {
 
 // drain waits until no group has anything pending.
 func (w *World) drain(ctx context.Context) {
-	since := time.Now()
+	since, unparked := time.Now(), time.Time{}
 	for _, g := range w.tenures {
 		for !g.ended {
 			res, _, err := until(ctx, w, w.User.Subscriptions.GetSubscription,
@@ -63,6 +63,10 @@ func (w *World) drain(ctx context.Context) {
 			g.released = res.GetSubscription().GetReleased()
 			if open == 0 && res.GetSubscription().GetState() == topicv1.SubscriptionState_SUBSCRIPTION_STATE_ACTIVE {
 				break
+			}
+			if g.parks() && time.Since(unparked) > time.Second {
+				w.unparkNow(ctx, g)
+				unparked = time.Now()
 			}
 			if time.Since(since) > w.Patience {
 				w.find("stuck: %s of %s is %v", g.name, g.topic.name, res.GetSubscription())

@@ -97,12 +97,9 @@ type topicState struct {
 	published  map[string]*publication // by payload
 	order      []*publication
 	watermarks []*probe
+	purges     []*purging
+	flips      []*flipping
 	statuses   []*probe
-}
-
-// durable reports whether an acknowledgement is stored when it is answered.
-func (t *topicState) durable() bool {
-	return t.config.GetCompletionMode() != topicv1.CompletionMode_COMPLETION_MODE_OFFSET_WATERMARK
 }
 
 // trims reports whether messages go once all groups have acknowledged them.
