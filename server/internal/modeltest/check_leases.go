@@ -17,7 +17,7 @@ func (a *audit) changed(from, to stamp) bool {
 // released reports whether a member may have lost a message before a later moment: it answered, its
 // session ended, the group changed, the server was killed, or the lease was over. An extension that was
 // answered after the end of the lease may belong to the next lease: the session got the message again, and
-// has not read that yet.
+// has not read that yet. One of a message that another member has acknowledged changes nothing.
 func (a *audit) released(d *delivery, later stamp) bool {
 	if d.endedBefore(later) || a.outage(d.from, later) || a.changed(d.from, later) {
 		return true
@@ -30,7 +30,8 @@ func (a *audit) released(d *delivery, later stamp) bool {
 		if s.kind != extend && s.outcome != refused {
 			return true
 		}
-		if s.kind == extend && s.outcome == done && s.call.at.After(start) && !a.gone(d.place, s.ret) {
+		if s.kind == extend && s.outcome == done && s.call.at.After(start) && !a.gone(d.place, s.ret) &&
+			!a.saidBefore(d.place, s.ret) {
 			if !s.ret.at.Before(start.Add(a.least(d))) {
 				return true
 			}
@@ -51,11 +52,10 @@ func (a *audit) gone(at place, before stamp) bool {
 	return a.letters[at] > 0 || ends && earliest.Before(before.at)
 }
 
-// holds reports whether a member has a message at a moment, for certain. It does not, if another one has
-// acknowledged the message, or it was purged.
+// holds reports whether a member has a message at a moment, for certain. It does not, if the message was purged.
 func (a *audit) holds(d *delivery, at stamp) bool {
 	purge := a.t.purgeOf(d.place)
-	return !a.released(d, at) && !a.saidBefore(d.place, at) && (purge == nil || at.before(purge.call))
+	return !a.released(d, at) && (purge == nil || at.before(purge.call))
 }
 
 // overtaken reports whether a delivery may be older than one that was received before it. On a busy

@@ -124,7 +124,8 @@ func (a *audit) ledger() {
 		if _, _, ends := p.expires(); !ends || a.letters[p.place] > 0 {
 			continue
 		}
-		if _, due := a.due(p); due && !p.call.before(a.g.born.ret) && a.t.purgeOf(p.place) == nil && !a.saidBefore(p.place, stamp{seq: never}) {
+		if _, due := a.due(p); due && !p.call.before(a.g.born.ret) && a.t.purgeOf(p.place) == nil &&
+			!a.saidBefore(p.place, stamp{seq: never}) {
 			least++
 		}
 		if !a.keeps(p) {

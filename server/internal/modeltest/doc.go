@@ -2,9 +2,9 @@
 //
 // A World drives a server over its public API: publishers that number their requests, members that
 // poll and stream, groups that pause, seek, die, start late, get other settings, ask for a backfill and
-// are cancelled, and a principal that has no right to any of it. It knows the contract (docs/topics.md) and nothing of the server. It
-// records each call with the moments at which it started and returned. Settle ends the run, and holds
-// that history against each promise of the contract.
+// are cancelled, and a principal that has no right to any of it. It knows the contract (docs/topics.md)
+// and nothing of the server. It records each call with the moments at which it started and returned.
+// Settle ends the run, and holds that history against each promise of the contract.
 //
 // A call whose answer was lost has an unknown outcome, and the contract gives the server freedom:
 //

@@ -109,10 +109,10 @@ func (w *World) purge(t *topicState) {
 	ctx := context.WithoutCancel(w.changing.ctx)
 	for sleep(w.changing.ctx, w.around(2*time.Second)) {
 		before := latest()
-		switch what := w.chance(3); {
-		case what == 0:
+		switch w.chance(3) {
+		case 0:
 			before = &topicv1.Position{At: &topicv1.Position_Time{Time: timestamppb.New(time.Now().Add(-time.Second))}}
-		case what == 1:
+		case 1:
 			if p := w.some(t); p != nil {
 				before = &topicv1.Position{At: &topicv1.Position_MessageId{MessageId: p.place.String()}}
 			}
