@@ -21,10 +21,10 @@ import (
 // seen is kept in memory until then.
 const killsOfWorld = 20
 
-// TestTopicModel kills the real binary again and again under a model client of topics: publishers
-// that repeat and restart, groups with filters, keys, dead letters and pauses, that move, die, come
-// late, get other settings and backfills, and are cancelled. Nothing that it sees breaks the contract, and in the end every group has
-// acknowledged all that was for it (HQ-B15, HQ-G01).
+// TestTopicModel kills the real binary again and again under a model client of topics: publishers that
+// repeat and restart, groups with filters, keys, dead letters and pauses, that move, die, come late,
+// get other settings and backfills, and are cancelled. Nothing that it sees breaks the contract, and
+// in the end every group has acknowledged all that was for it (HQ-B15, HQ-G01).
 // PARLEY_TOPIC_KILLS sets the number of kills, 2 to 5 s apart, or the time for them. Without it there
 // are two, sooner.
 func TestTopicModel(t *testing.T) {

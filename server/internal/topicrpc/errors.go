@@ -114,7 +114,7 @@ func (e *goneError) Error() string { return "topicrpc: the session has ended: " 
 var endings = map[string]api.Refusal{
 	"SUBSCRIPTION_GONE": {Code: connect.CodeFailedPrecondition, Text: "the subscription has ended"},
 	"TOPIC_FORBIDDEN":   {Code: connect.CodePermissionDenied, Text: "the caller has lost the right to consume"},
-	"DRAINING":          {Code: connect.CodeUnavailable, Text: "the server is going down", Retry: time.Second},
+	"DRAINING":          {Code: connect.CodeUnavailable, Text: "the session has ended: attach again", Retry: time.Second},
 	"SLOW":              {Code: connect.CodeUnavailable, Text: "the stream was not read fast enough", Retry: time.Second},
 	"REPLACED":          {Code: connect.CodeAborted, Text: "another session took this one's place"},
 	"TOPIC_DELETED":     {Code: connect.CodeNotFound, Text: "the topic was deleted"},
