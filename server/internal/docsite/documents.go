@@ -17,7 +17,7 @@ var order = []struct {
 	name  string
 	pages []string
 }{
-	{"Begin", []string{"quickstart", "concepts", "internet"}},
+	{"Begin", []string{"quickstart", "concepts", "limitations", "internet"}},
 	{"Build", []string{"api", "reference", "rest", "write-a-client", "sign-in", "people", "errors", "topics",
 		"search-events", "schemas"}},
 	{"Operate", []string{"operate", "administration", "backup", "backup-dynamodb", "upgrade", "runbooks", "capacity",
