@@ -5,6 +5,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // workQueue orders work by time, then by the order in which it came. The zero value is
@@ -59,7 +61,7 @@ func (q *workQueue[W]) Pop(now time.Time) (w W, wait time.Duration, ok bool) {
 
 // workMachine is something that has work.
 type workMachine[W any] struct {
-	Next   func() (w W, wait time.Duration, ok bool) // as Queue.Pop
+	Next   func() (w W, wait time.Duration, ok bool) // as workQueue.Pop
 	Do     func(ctx context.Context, w W) error
 	Failed func(error)     // receives the errors of Do
 	Wake   <-chan struct{} // signals that there may be work
@@ -73,18 +75,7 @@ func runWork[W any](ctx context.Context, goroutines int, m workMachine[W]) {
 	for range goroutines {
 		wg.Go(func() { m.work(ctx) })
 	}
-	wg.Go(func() {
-		t := time.NewTicker(time.Second)
-		defer t.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-t.C:
-				m.Tick()
-			}
-		}
-	})
+	wg.Go(func() { wait.Every(ctx, time.Second, m.Tick) })
 	wg.Wait()
 }
 
@@ -92,7 +83,7 @@ func (m *workMachine[W]) work(ctx context.Context) {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
 	for ctx.Err() == nil {
-		w, wait, ok := m.Next()
+		w, idle, ok := m.Next()
 		if ok {
 			m.Signal() // there may be more, for another goroutine
 			if err := m.Do(ctx, w); err != nil && ctx.Err() == nil {
@@ -100,10 +91,10 @@ func (m *workMachine[W]) work(ctx context.Context) {
 			}
 			continue
 		}
-		if wait <= 0 {
-			wait = time.Hour
+		if idle <= 0 {
+			idle = time.Hour
 		}
-		t.Reset(wait)
+		t.Reset(idle)
 		select {
 		case <-ctx.Done():
 		case <-m.Wake:

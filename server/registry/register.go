@@ -35,7 +35,7 @@ func (r *Registry) Register(ctx context.Context, subject string, s Schema, o Reg
 }
 
 // register is Register for a schema that was understood.
-func (r *Registry) register(ctx context.Context, subject string, p parsed, o RegisterOptions) (v Version, err error) {
+func (r *Registry) register(ctx context.Context, subject string, p parsed, o RegisterOptions) (Version, error) {
 	for range attempts {
 		now, err := r.snapshot(ctx, subject)
 		if err != nil {

@@ -96,17 +96,14 @@ func benchPush(b *testing.B, r *receiver) {
 	r.report(b, start, before)
 }
 
-// pushesAtATime is how many requests are under way, the most for a group.
-const pushesAtATime = 32
-
-// benchRequests sends requests of the size of a push to a webhook.
+// benchRequests sends requests of the size of a push to a webhook, as many at a time as a group has.
 func benchRequests(b *testing.B, r *receiver) {
 	body := make([]byte, 700)
 	var next atomic.Int64
 	b.ResetTimer()
 	start, before := time.Now(), cpu()
 	var senders sync.WaitGroup
-	for range pushesAtATime {
+	for range push.PerHost {
 		senders.Go(func() {
 			for next.Add(1) <= int64(b.N) {
 				if err := r.post(b.Context(), body); err != nil {

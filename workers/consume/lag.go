@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // The lag of a consumer has two parts: what it has fetched and not finished, which it
@@ -82,21 +83,13 @@ func (b *backlog) onFetched(next int64) {
 // watchEnds asks Kafka for the ends of the partitions until ctx ends. If Kafka does not
 // answer, nothing changes: the age of the oldest record grows by itself.
 func (e *Engine) watchEnds(ctx context.Context, s Session, topics []string) {
-	t := time.NewTicker(watchEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
+	wait.Every(ctx, watchEvery, func() {
 		ask, cancel := context.WithTimeout(ctx, watchEvery)
-		ends, err := s.Ends(ask, topics)
-		cancel()
-		if err == nil {
+		defer cancel()
+		if ends, err := s.Ends(ask, topics); err == nil {
 			e.onEnds(ends)
 		}
-	}
+	})
 }
 
 func (e *Engine) onEnds(ends map[kafka.Partition]int64) {

@@ -12,6 +12,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Limits of a jump.
@@ -71,16 +73,7 @@ func (w *Watch) Skew() time.Duration {
 // Run compares the clocks until ctx ends. It logs a jump once, and counts the clock as
 // right again when it has stayed as it is for ConfirmAfter.
 func (w *Watch) Run(ctx context.Context) {
-	t := time.NewTicker(interval)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			w.check()
-		}
-	}
+	wait.Every(ctx, interval, w.check)
 }
 
 func (w *Watch) check() {

@@ -53,7 +53,7 @@ func (w *World) check() {
 				}
 			}
 			for _, list := range g.delivered {
-				slices.SortFunc(list, func(x, y *delivery) int { return cmp.Compare(x.at.seq, y.at.seq) })
+				inOrder(list)
 			}
 			a.contents()
 			a.start()
@@ -164,6 +164,11 @@ func same(published, m *topicv1.TopicMessage) bool {
 	return published.GetKey() == m.GetKey() && published.GetType() == m.GetType() &&
 		published.GetCorrelationId() == m.GetCorrelationId() && maps.Equal(published.GetHeaders(), headers) &&
 		string(published.GetPayload()) == string(m.GetPayload())
+}
+
+// inOrder sorts deliveries as they were received.
+func inOrder(list []*delivery) {
+	slices.SortFunc(list, func(x, y *delivery) int { return cmp.Compare(x.at.seq, y.at.seq) })
 }
 
 // contents holds that what was delivered was published, and is for the group.

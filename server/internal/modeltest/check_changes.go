@@ -1,7 +1,6 @@
 package modeltest
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -66,7 +65,7 @@ func (a *audit) bounds() {
 	for _, list := range a.g.delivered {
 		all = append(all, list...)
 	}
-	slices.SortFunc(all, func(x, y *delivery) int { return cmp.Compare(x.at.seq, y.at.seq) })
+	inOrder(all)
 	for i, d := range all {
 		most := int32(0)
 		for _, c := range a.g.settings(d.from, d.at) {

@@ -282,7 +282,7 @@ func (a *audit) keys() {
 				before = max(before, a.doneAt(p))
 			}
 		}
-		slices.SortFunc(l.deliveries, func(x, y *delivery) int { return cmp.Compare(x.at.seq, y.at.seq) })
+		inOrder(l.deliveries)
 		for i, d := range l.deliveries {
 			for j := i - 1; j >= 0 && a.ordered(d) && d.at.at.Sub(l.deliveries[j].from.at) < longLease; j-- {
 				if x := l.deliveries[j]; d.place != x.place && a.holds(x, d.at) && !a.overtaken(d, x) {

@@ -4,15 +4,16 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/internal/load/figure"
 	"github.com/parley-chat/parley/server/internal/load/gates/rig"
 	"github.com/parley-chat/parley/server/internal/load/probe"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Thresholds of heartbeats, acknowledgements and removals.
@@ -56,27 +57,24 @@ func heartbeats(ctx context.Context, b *bench) (v verdict, err error) {
 	}
 	rate, d := scaled(b, besideRate, besideRate/10), scaled(b, max(3*b.opt.Hold, 5*every), 2*b.opt.Hold)
 	var took figure.Histogram
-	var failed atomic.Pointer[error]
-	var members sync.WaitGroup
+	var members errgroup.Group
 	ending, end := context.WithCancel(ctx)
 	for i := range groups * heartbeatMembers {
-		members.Go(func() {
-			for wait := every * time.Duration(i) / time.Duration(groups*heartbeatMembers); !pause(ending, wait); wait = every {
+		members.Go(func() error {
+			for next := every * time.Duration(i) / time.Duration(groups*heartbeatMembers); !pause(ending, next); next = every {
 				began := time.Now()
 				_, err := u.Subscriptions.Heartbeat(ctx, &topicv1.HeartbeatRequest{Topic: "members", Group: name(i % groups)})
 				if err != nil {
-					failed.CompareAndSwap(nil, &err)
-					return
+					return err
 				}
 				took.Add(time.Since(began))
 			}
+			return nil
 		})
 	}
-	used := probe.ReadBusy()
-	p := busy.Pace(ctx, rate, d)
-	worked := probe.ReadBusy().Since(used)
+	p, _, worked := paced(ctx, busy, rate, d)
 	end()
-	members.Wait()
+	failed := members.Wait()
 	_, drained := busy.Drain(ctx, leastLast)
 	dead := b.server.Usage(ctx).Died
 	p99 := took.Quantile(0.99)
@@ -84,9 +82,7 @@ func heartbeats(ctx context.Context, b *bench) (v verdict, err error) {
 		groups, every, rate, ackGroups, d)
 	v.result = fmt.Sprintf("%d heartbeats: p99 %s; processors busy %.0f %%", took.Count(), ms(p99), 100*worked)
 	v.limit = "–"
-	if err := failed.Load(); err != nil {
-		v.broke(true, "%v", *err)
-	}
+	v.broke(failed != nil, "%v", failed)
 	v.broke(p.Err() != nil, "%v", p.Err())
 	v.broke(!drained, "%d messages do not arrive", busy.Lag())
 	v.short(p.Hopeless.Load(), worked >= busyShare, worked, "the others do not have their rate")
@@ -104,9 +100,7 @@ func acknowledgements(ctx context.Context, b *bench) (v verdict, err error) {
 	defer l.Close()
 	rate := scaled(b, besideRate, besideRate/10)
 	l.Pace(ctx, rate*warmShare, b.opt.Hold/8)
-	used := probe.ReadBusy()
-	p := l.Pace(ctx, rate, b.opt.Hold)
-	worked := probe.ReadBusy().Since(used)
+	p, _, worked := paced(ctx, l, rate, b.opt.Hold)
 	_, drained := l.Drain(ctx, leastLast)
 	p99 := p.Stored.Quantile(0.99)
 	v.tried = fmt.Sprintf("%d groups at %.0f/s", ackGroups, rate)
@@ -139,14 +133,8 @@ func removals(ctx context.Context, b *bench) (v verdict, err error) {
 	}
 	var all sync.WaitGroup
 	ending, end := context.WithCancel(ctx)
-	all.Go(func() {
-		for !pause(ending, time.Second) {
-			remove()
-		}
-	})
-	used := probe.ReadBusy()
-	during := l.Pace(ctx, rate, d)
-	worked := probe.ReadBusy().Since(used)
+	all.Go(func() { wait.Every(ending, time.Second, remove) })
+	during, n, worked := paced(ctx, l, rate, d)
 	end()
 	all.Wait()
 	cycle := removed
@@ -156,9 +144,7 @@ func removals(ctx context.Context, b *bench) (v verdict, err error) {
 	}
 	_, drained := l.Drain(ctx, leastLast)
 	all.Go(remove)
-	used = probe.ReadBusy()
-	once := l.Pace(ctx, rate, backlogTime)
-	atOnce := probe.ReadBusy().Since(used)
+	once, nOnce, atOnce := paced(ctx, l, rate, backlogTime)
 	all.Wait()
 	_, last := l.Drain(ctx, leastLast)
 	v.tried = fmt.Sprintf("%.0f/s into 2 groups, %v alone, as long with removals each second, then %d messages at once",
@@ -172,17 +158,30 @@ func removals(ctx context.Context, b *bench) (v verdict, err error) {
 	v.broke(failed != nil, "%v", failed)
 	v.broke(!drained || !last, "%d messages do not arrive", l.Lag())
 	v.broke(cycle == 0 || removed-cycle < int64(backlog), "%d and %d messages were removed", cycle, removed-cycle)
-	v.slower(alone, during, removalTimes, removalShare*rate*d.Seconds(), worked)
-	v.slower(alone, once, backlogTimes, backlogShare*rate*backlogTime.Seconds(), atOnce)
+	v.slower(alone, during, removalTimes, worked)
+	v.fewer(n, removalShare*rate*d.Seconds(), worked)
+	v.slower(alone, once, backlogTimes, atOnce)
+	v.fewer(nOnce, backlogShare*rate*backlogTime.Seconds(), atOnce)
 	return v, nil
+}
+
+// paced publishes at a rate for a time, and returns how many messages were published and the part of the processors
+// that was used meanwhile.
+func paced(ctx context.Context, l *rig.Load, rate float64, d time.Duration) (p *rig.Phase, n int64, busy float64) {
+	had, used := l.Published.Load(), probe.ReadBusy()
+	p = l.Pace(ctx, rate, d)
+	return p, l.Published.Load() - had, probe.ReadBusy().Since(used)
 }
 
 func p95(p *rig.Phase) time.Duration { return p.Total.Quantile(0.95) }
 
-// slower records that a phase is slower than one without removals, or has fewer messages than it must have.
-func (v *verdict) slower(alone, p *rig.Phase, times, least, busy float64) {
+// slower records that a phase is slower than one without removals.
+func (v *verdict) slower(alone, p *rig.Phase, times, busy float64) {
 	most := time.Duration(times*float64(p95(alone))) + removalNoise
 	v.short(p95(p) > most, busy >= busyShare, busy, "publish to consumer p95 is %s, alone %s", ms(p95(p)), ms(p95(alone)))
-	n := float64(p.Published.Load())
-	v.short(n < least, busy >= busyShare, busy, "%.0f of %.0f messages are published", n, least)
+}
+
+// fewer records that a phase has fewer messages than it must have.
+func (v *verdict) fewer(n int64, least, busy float64) {
+	v.short(float64(n) < least, busy >= busyShare, busy, "%d of %.0f messages are published", n, least)
 }

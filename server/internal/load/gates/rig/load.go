@@ -57,8 +57,6 @@ type Phase struct {
 	calls    atomic.Int64
 	answered []atomic.Int64 // by call: when its publish was answered, ns since base; 0: not yet
 
-	Published atomic.Int64 // messages
-
 	Publish  figure.Histogram // from when a call was due to its answer
 	Fetch    figure.Histogram // from that to the handler of a consumer
 	Total    figure.Histogram // from when it was due to that
@@ -353,7 +351,6 @@ func (l *Load) publish(
 	now := time.Since(l.base)
 	p.answered[call].Store(int64(now))
 	p.Publish.Add(now - due)
-	p.Published.Add(int64(len(req.GetMessages())))
 	l.Published.Add(int64(len(req.GetMessages())))
 }
 
