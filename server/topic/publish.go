@@ -68,12 +68,13 @@ func (s *Service) Publish(
 	if err != nil {
 		return nil, err
 	}
-	answer := &topicv1.PublishResponse{Results: make([]*topicv1.PublishResult, len(r.GetMessages()))}
+	answer := &topicv1.PublishResponse{Results: make([]*topicv1.PublishResult, len(places))}
+	results := make([]topicv1.PublishResult, len(places)) // one allocation
 	for i, at := range places {
-		n, p := appends[at.Batch].Partition.Number, stored[at.Batch][at.Index]
-		answer.Results[i] = &topicv1.PublishResult{
-			MessageId: serving.MessageID(n, p.Position), Partition: n, Position: p.Position, Replayed: p.Replayed,
-		}
+		n, p, one := appends[at.Batch].Partition.Number, stored[at.Batch][at.Index], &results[i]
+		one.MessageId, one.Partition = serving.MessageID(n, p.Position), n
+		one.Position, one.Replayed = p.Position, p.Replayed
+		answer.Results[i] = one
 	}
 	s.engine.Counters.Published.Add(int64(len(places)))
 	return answer, nil

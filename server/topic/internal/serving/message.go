@@ -9,7 +9,8 @@ import (
 
 // MessageID is the id of a message.
 func MessageID(partition int32, position int64) string {
-	return strconv.Itoa(int(partition)) + "-" + strconv.FormatInt(position, 10)
+	id := append(strconv.AppendInt(make([]byte, 0, 32), int64(partition), 10), '-')
+	return string(strconv.AppendInt(id, position, 10))
 }
 
 // Message reads the id of a message of the topic.

@@ -55,6 +55,9 @@ func Distribute(l *OpenTopic, r *topicv1.PublishRequest) ([]commitlog.Append, []
 			index[n] = b
 			part.Partition = commitlog.Partition{Topic: l.Number, Number: n}
 			appends = append(appends, part)
+			if n == keyless { // most messages have no key
+				appends[b].Messages = make([]*topicv1.TopicMessage, 0, len(r.GetMessages())-i)
+			}
 		}
 		places[i] = MessagePlace{b, len(appends[b].Messages)}
 		appends[b].Messages = append(appends[b].Messages, m)
