@@ -115,7 +115,7 @@ fuzz total="90s" *args:
 
 # Drive a running server and measure it: just load paced --rate 200 --members 10.
 load *args:
-    go run ./server load {{args}}
+    go run ./server/load {{args}}
 
 # Run the benchmarks; see server/BENCHMARKS.md.
 bench pattern="." packages="./server/...":
@@ -143,7 +143,12 @@ bench-jetstream *args:
 
 # Search what durable topics hold on this machine, on servers of its own: a table. just gates --help lists the gates.
 gates *args:
-    go run ./server gates {{args}}
+    #!/usr/bin/env bash
+    set -euo pipefail
+    server="$(mktemp -d)/server"
+    trap 'rm -r "${server%/*}"' EXIT
+    go build -o "$server" ./server
+    go run ./server/load gates --server "$server" {{args}}
 
 # What CI runs, or parts of it: plain, integration, clients, kills, quick, explore, race.
 ci *parts:

@@ -66,7 +66,7 @@ for title, text, rows in SECTIONS:
         unit = {f["name"]: f["unit"] for r in b + a for f in r["median"]}
         line = " ".join((b + a)[0]["options"] or [])
         rounds = len(b or a)
-        body.append((f"`go run ./server load {(b+a)[0]['scenario']} {line}`".replace(" `", "`"), label, rounds, [
+        body.append((f"`go run ./server/load {(b+a)[0]['scenario']} {line}`".replace(" `", "`"), label, rounds, [
             (f, unit.get(f, ""), med(b, f), med(a, f)) for f in figures]))
     if not body: continue
     print(f"\n### {title}\n\n{text}\n")

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -25,6 +26,7 @@ type Program uint8
 const (
 	Server Program = 1 << iota
 	Workers
+	Load // the load test
 )
 
 // Setting is one line of the table.
@@ -157,10 +159,12 @@ func PrintFlags(w io.Writer, p Program) {
 		}
 		fmt.Fprintln(w)
 	}
+	secrets := slices.DeleteFunc(Table(p), func(s Setting) bool { return !s.Secret })
+	if len(secrets) == 0 {
+		return
+	}
 	fmt.Fprintf(w, "\nin the environment or the file only, or in a file of its own that NAME%s names there:\n", fileSuffix)
-	for _, s := range Table(p) {
-		if s.Secret {
-			fmt.Fprintf(w, "  %s\n    \t%s\n", s.Name, s.Help)
-		}
+	for _, s := range secrets {
+		fmt.Fprintf(w, "  %s\n    \t%s\n", s.Name, s.Help)
 	}
 }

@@ -28,7 +28,7 @@ func Document() string {
 			fmt.Fprintf(&b, "\n# == %s\n", section)
 		}
 		of := ""
-		switch s.Of {
+		switch s.Of &^ Load {
 		case Server:
 			of = "Server: "
 		case Workers:

@@ -20,10 +20,10 @@ const serverAndWorkers = Server | Workers
 // table declares all settings: flags, variables, help, the documented file and tests
 // come from it.
 var table = []Setting{
-	{Name: fileSetting, Flag: "config", Of: serverAndWorkers,
+	{Name: fileSetting, Flag: "config", Of: serverAndWorkers | Load,
 		Help: "file of settings, lines NAME=value; flags and the environment go before it"},
 
-	{section: "Programs", Name: "PARLEY_LISTEN", Flag: "listen", Of: Server, Default: DefaultListen,
+	{section: "Programs", Name: "PARLEY_LISTEN", Flag: "listen", Of: Server | Load, Default: DefaultListen,
 		parse: address(func(s *Settings) *string { return &s.Listen }),
 		Help:  "address of the API, health and metrics of a server; port 0 takes a free one"},
 	{Name: "PARLEY_WEB_ORIGINS", Flag: "web-origins", Of: Server, Default: "local", parse: parseWebOrigins,
@@ -138,7 +138,7 @@ var table = []Setting{
 		parse: secret(func(s *Settings) *Secret { return &s.Codes.WebhookSecret }),
 		Help:  "secret of those signatures, at least 16 bytes"},
 
-	{section: "A server that is everything in one process", Name: "PARLEY_DATA_DIR", Flag: "data-dir", Of: Server,
+	{section: "A server that is everything in one process", Name: "PARLEY_DATA_DIR", Flag: "data-dir", Of: Server | Load,
 		Default: DefaultDataDir, parse: notEmpty(func(s *Settings) *string { return &s.DataDir }),
 		Help: "directory of all data"},
 	{Name: "PARLEY_DISK_RESERVE", Flag: "disk-reserve", Of: Server, Default: "auto",
@@ -242,7 +242,7 @@ var table = []Setting{
 		parse: secret(func(s *Settings) *Secret { return &s.Redis.SentinelPassword }),
 		Help:  "password of the sentinels' user, where they have one"},
 
-	{section: "Links between processes", Name: "PARLEY_KEY_FILE", Flag: "key-file", Of: serverAndWorkers,
+	{section: "Links between processes", Name: "PARLEY_KEY_FILE", Flag: "key-file", Of: serverAndWorkers | Load,
 		parse: text(func(s *Settings) *string { return &s.KeyFile }),
 		Help:  "PEM file of the Ed25519 key that all processes share; an embedded server makes its own, auth.key in the data directory"},
 	{Name: "PARLEY_LINK_LISTEN", Flag: "link-listen", Of: Server, Default: DefaultLink,

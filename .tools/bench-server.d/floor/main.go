@@ -88,7 +88,7 @@ func (l *load) receive(c net.Conn) {
 }
 
 // send returns how long each message took to each member. It counts from the write: a plain sleep ends up to a
-// millisecond late, which "server load" avoids with a clock of its own, and messages never wait for each other here.
+// millisecond late, which the load test avoids with a clock of its own, and messages never wait for each other here.
 func (l *load) send(c net.Conn, rate, members, n int) []time.Duration {
 	var took []time.Duration
 	start := time.Now()

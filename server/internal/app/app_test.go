@@ -143,7 +143,7 @@ func TestHelpOfEveryCommand(t *testing.T) {
 		"users": "suspend", "users suspend": "-reason", "sessions": "end-all", "services add-key": "-expires-in",
 		"chats messages": "-reason", "limits": "show", "audit": "-call", "audit list": "-kind", "audit export": "-reason",
 		"keys": "rotate", "keys rotate": "-notice",
-		"load": "-per-connection", "gates": "-hold", "tail": "-position", "chat": "-token-file",
+		"tail": "-position", "chat": "-token-file",
 	} {
 		words := strings.Fields(command)
 		for _, line := range [][]string{append(slices.Clone(words), "--help"), append(slices.Clone(words), "-h"),

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/store"
@@ -48,6 +49,20 @@ func (c Config) loadKey(used func() (bool, error)) (*auth.Key, error) {
 func otherKey(path string) string {
 	return fmt.Sprintf("put it back, or make another, which ends all sessions (openssl genpkey -algorithm ed25519 -out %s, mode 0600)",
 		path)
+}
+
+// issuer makes tokens with the key of a server, which is read when the first one is needed.
+func (c Config) issuer() func(string) (string, error) {
+	var key *auth.Key
+	return func(user string) (string, error) {
+		if key == nil {
+			var err error
+			if key, err = c.readKey(); err != nil {
+				return "", c.explainNoKey(err)
+			}
+		}
+		return key.Issue(user, time.Now(), tokenTTL)
+	}
 }
 
 // explainNoKey says what to do where there is no key to make a token with.

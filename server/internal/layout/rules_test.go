@@ -125,6 +125,10 @@ type bound struct {
 	why string
 }
 
+var loadTest = []string{"server/load/...", "server/loopback", "server/wait", "gen/..."}
+
+const contractsOnly = "a load test knows the server by its contracts only, earlier versions too"
+
 var bounds = []bound{
 	{"server", []string{"server/internal/app"}, "main is signals and an exit code"},
 	{"server/store", nil, "the contract stands on nothing"},
@@ -134,9 +138,15 @@ var bounds = []bound{
 	{"server/bounded", nil, "which entry of a cache makes room does not depend on what it caches"},
 	{"server/testkit", nil, "the tests of every package may stand on it"},
 	{
-		"server/internal/load/...", []string{"server/internal/load/...", "server/loopback", "server/wait", "gen/..."},
-		"a load test knows the server by its contracts only, earlier versions too",
+		"server/load", []string{"server/auth", "server/cmdline", "server/config", "server/load/..."},
+		"the load test's command line reads the server's settings and key",
 	},
+	{"server/load/scenario", loadTest, contractsOnly},
+	{"server/load/gates/...", loadTest, contractsOnly},
+	{"server/load/rpc", loadTest, contractsOnly},
+	{"server/load/stream", loadTest, contractsOnly},
+	{"server/load/probe", loadTest, contractsOnly},
+	{"server/load/figure", nil, "a report knows no server"},
 	{"server/auth/keyctl", []string{"server/auth", "server/cmdline"}, "commands on the file of keys need no server"},
 	{"server/store/table/people", []string{"server/store", "server/store/table"}, "rows know the contract and no engine"},
 	{
