@@ -12,14 +12,12 @@
 package docsite
 
 import (
-	"bytes"
-	"cmp"
 	_ "embed"
-	"fmt"
-	"html/template"
 	"net/http"
 	"strings"
 	"sync"
+
+	g "maragu.dev/gomponents"
 
 	"github.com/parley-chat/parley/gen/openapi"
 	"github.com/parley-chat/parley/server/internal/webpage"
@@ -30,14 +28,8 @@ const (
 	maxQuery = 200 // bytes of a search; what is behind them is not looked for
 )
 
-var (
-	//go:embed page.html
-	layoutSource string
-	//go:embed site.css
-	style string
-
-	layout = template.Must(template.New("layout").Parse(layoutSource))
-)
+//go:embed site.css
+var style string
 
 // page is a document as it is shown.
 type page struct {
@@ -45,25 +37,13 @@ type page struct {
 	title    string // short, for lists
 	heading  string // above the page; "" if it is the title
 	summary  string // a sentence
-	body     template.HTML
+	body     string // HTML
 	contents []heading
 	sections []section
 }
 
 // heading is a line of a page's table of contents.
 type heading struct{ ID, Text string }
-
-// URL is where the page is.
-func (p *page) URL() string { return p.url }
-
-// Title is the page's title.
-func (p *page) Title() string { return p.title }
-
-// Heading is what stands above the page.
-func (p *page) Heading() string { return cmp.Or(p.heading, p.title) }
-
-// Summary is what the page is about, in a sentence.
-func (p *page) Summary() string { return p.summary }
 
 // group is a part of the navigation.
 type group struct {
@@ -113,40 +93,19 @@ func build() (*site, error) {
 	var sections []section
 	for _, p := range pages {
 		sections = append(sections, p.sections...)
-		if err := s.add(p.url, view{Page: p}); err != nil {
+		if err := s.add(p, article(p)); err != nil {
 			return nil, err
 		}
 	}
 	s.index = newIndex(sections)
-	return s, s.add("/docs", view{Page: &page{url: "/docs", title: "Documents"}, Start: true})
+	return s, s.add(&page{url: "/docs", title: "Documents"}, start(s.nav))
 }
 
 // add makes a page that is always the same.
-func (s *site) add(url string, v view) error {
-	body, err := s.render(v)
-	s.served[url] = webpage.Static(kind, webpage.FormPolicy(style), body)
+func (s *site) add(p *page, content g.Node) error {
+	body, err := s.render(p, "", content)
+	s.served[p.url] = webpage.Static(kind, webpage.FormPolicy(style), body)
 	return err
-}
-
-// view is what the layout shows.
-type view struct {
-	Page     *page
-	Start    bool // lists all documents
-	Searched bool
-	Query    string
-	Hits     []hit
-}
-
-func (s *site) render(v view) ([]byte, error) {
-	var b bytes.Buffer
-	err := layout.Execute(&b, map[string]any{
-		"Style": template.CSS(style), //nolint:gosec // our own file
-		"Nav":   s.nav, "View": v, "Body": v.Page.body, "Contents": v.Page.contents,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("docsite: %s: %w", v.Page.url, err)
-	}
-	return b.Bytes(), nil
 }
 
 func (s *site) page(w http.ResponseWriter, r *http.Request) {
@@ -167,9 +126,8 @@ func (s *site) search(w http.ResponseWriter, r *http.Request) {
 		query = query[:maxQuery]
 	}
 	query = strings.ToValidUTF8(query, "")
-	body, err := s.render(view{Page: &page{url: "/docs/search", title: "Search"}, Searched: true, Query: query,
-		Hits: s.index.search(query)})
-	if err != nil { // the layout is ours
+	body, err := s.render(&page{url: "/docs/search", title: "Search"}, query, found(query, s.index.search(query)))
+	if err != nil { // what is rendered is ours
 		http.Error(w, "the answer cannot be shown", http.StatusInternalServerError)
 		return
 	}

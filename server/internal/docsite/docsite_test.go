@@ -126,7 +126,7 @@ func TestLinksInTree(t *testing.T) {
 func TestLinksOfADocument(t *testing.T) {
 	p := testkit.Value(renderDocument("server/docs/x.md", []byte("# X\n\n[a](topics.md#errors) [`b` c](../DESIGN.md) "+
 		"[d](../deploy/runbooks/clock.md) [e](https://example.com/?a=1&b=2) [f](#here) [g](../../README.md#two) <b>h</b>\n")))(t)
-	testkit.Equal(t, "body", string(p.body), "<p><a href=\"/docs/topics#errors\">a</a> "+
+	testkit.Equal(t, "body", p.body, "<p><a href=\"/docs/topics#errors\">a</a> "+
 		"<code>b</code> c <a href=\"/docs/runbooks/clock\">d</a> <a href=\"https://example.com/?a=1&amp;b=2\">e</a> "+
 		"<a href=\"#here\">f</a> <a href=\"/docs/quickstart#two\">g</a> <!-- raw HTML omitted -->h<!-- raw HTML omitted --></p>\n")
 	if _, err := renderDocument("server/docs/x.md", []byte("no title")); err == nil {

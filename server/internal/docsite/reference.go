@@ -1,21 +1,11 @@
 package docsite
 
 import (
-	_ "embed"
 	"encoding/json"
 	"fmt"
-	"html/template"
 	"maps"
 	"slices"
 	"strings"
-)
-
-var (
-	//go:embed reference.html
-	referenceSource string
-
-	referenceTemplate = template.Must(template.New("reference").Funcs(template.FuncMap{"kind": kindOf, "name": nameOf,
-		"short": short, "required": slices.Contains[[]string]}).Parse(referenceSource))
 )
 
 // document is what the page shows of an OpenAPI document.
@@ -92,11 +82,10 @@ func reference(source []byte) (*page, error) {
 			text: strings.Join(append([]string{s.Description}, slices.Sorted(maps.Keys(s.Properties))...), " ")})
 	}
 	var out strings.Builder
-	err := referenceTemplate.Execute(&out, map[string]any{"Info": d.Info, "Calls": calls, "Schemas": d.Components.Schemas})
-	if err != nil {
+	if err := d.show(calls).Render(&out); err != nil {
 		return nil, fmt.Errorf("docsite: REST page: %w", err)
 	}
-	p.body = template.HTML(out.String()) //nolint:gosec // of the template, which escapes
+	p.body = out.String()
 	return p, nil
 }
 

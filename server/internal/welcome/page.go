@@ -9,21 +9,17 @@ package welcome
 import (
 	"bytes"
 	_ "embed"
-	"html/template"
 	"net/http"
 	"regexp"
+
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
 
 	"github.com/parley-chat/parley/server/internal/webpage"
 )
 
-var (
-	//go:embed page.html
-	pageSource string
-	//go:embed page.css
-	pageStyle string
-
-	page = template.Must(template.New("page").Parse(pageSource))
-)
+//go:embed page.css
+var pageStyle string
 
 // Server is what the page says of a server.
 type Server struct {
@@ -47,7 +43,7 @@ func (s Server) Page(local string) http.Handler {
 			return
 		}
 		body, err := s.page(s.requestedAt(r, local))
-		if err != nil { // the template and its data are ours
+		if err != nil { // its text is ours
 			http.Error(w, "the page cannot be shown", http.StatusInternalServerError)
 			return
 		}
@@ -60,13 +56,49 @@ func (s Server) Page(local string) http.Handler {
 // page is the page of a server that is reached at an address.
 func (s Server) page(base string) ([]byte, error) {
 	var b bytes.Buffer
-	err := page.Execute(&b, map[string]any{
-		"Style": template.CSS(pageStyle), // our own file
-		"Alone": s.Alone, "Demo": s.Demo, "Metrics": s.Metrics,
-		"Stream": streamLines(base), "Send": sendLines(base), "Read": readLines(base),
-	})
+	err := h.Doctype(h.HTML(h.Lang("en"),
+		h.Head(h.Meta(h.Charset("utf-8")), h.Meta(h.Name("viewport"), h.Content("width=device-width, initial-scale=1")),
+			h.TitleEl(g.Text("Parley")), h.StyleEl(g.Raw(pageStyle))), // our own file
+		h.Body(h.Main(
+			h.H1(g.Text("Parley")),
+			h.P(g.Text("A chat server. It speaks Connect, gRPC, gRPC-Web and REST at this one address.")),
+			h.Dl(
+				entry("/", "the chat, in this browser"),
+				entry("/docs", "the documents: concepts, guides, every error, the REST API"),
+				entry("/api/v1/openapi.json", "the REST API as an OpenAPI document"),
+				entry("/healthz", "whether the process runs"),
+				entry("/readyz", "whether it takes requests"),
+				g.If(s.Metrics, entry("/metrics", "its metrics, for Prometheus")),
+			),
+			h.H2(g.Text("Two people chat")),
+			h.P(g.Text("Calls need a token. "), s.tokens(), g.Text(" A user exists from the first call on.")),
+			h.P(g.Text("Bob opens his stream, in a terminal of its own:")), h.Pre(g.Text(streamLines(base))),
+			h.P(g.Text("Alice makes a group and says hello:")), h.Pre(g.Text(sendLines(base))),
+			h.P(g.Text("Bob reads it:")), h.Pre(g.Text(readLines(base))),
+		)),
+	)).Render(&b)
 	return b.Bytes(), err
 }
+
+// entry is a path of the server, and what is there.
+func entry(path, about string) g.Node {
+	return g.Group{h.Dt(h.A(h.Href(path), g.Text(path))), h.Dd(g.Text(about))}
+}
+
+// tokens says where tokens come from.
+func (s Server) tokens() g.Node {
+	if !s.Alone {
+		return g.Group{code("server token bob"), g.Text(" prints one for any user, with the settings of the servers.")}
+	}
+	return g.Group{
+		g.If(s.Demo, g.Group{g.Text("The server has printed two at its start, for alice and bob; paste its lines "), code("ALICE=…"),
+			g.Text(" and "), code("BOB=…"), g.Text(" into your shells. ")}),
+		g.Text("In the directory where the server was started, "), code("go run ./server token bob"),
+		g.Text(" prints one for any user."),
+	}
+}
+
+func code(text string) g.Node { return h.Code(g.Text(text)) }
 
 var plainHost = regexp.MustCompile(`^([A-Za-z0-9.-]{1,253}|\[[0-9a-fA-F:]{2,45}\])(:[0-9]{1,5})?$`)
 
