@@ -39,7 +39,7 @@ func Expiry(m *Message, at int64) int64 {
 	case m.GetExpireTime() != nil:
 		ms = m.GetExpireTime().GetSeconds()*1000 + int64(m.GetExpireTime().GetNanos()+999_999)/1_000_000
 	case m.GetTtl() != nil:
-		ms = at + m.GetTtl().AsDuration().Milliseconds()
+		ms = at + (m.GetTtl().AsDuration() + time.Millisecond - 1).Milliseconds()
 	default:
 		return 0
 	}

@@ -31,6 +31,7 @@ func TestExpiry(t *testing.T) {
 		"without":           {&Message{Key: "k"}, 0},
 		"rounded up":        {&Message{Ttl: durationpb.New(time.Second)}, 1_800_000_002},
 		"whole seconds":     {&Message{Ttl: durationpb.New(877 * time.Millisecond)}, 1_800_000_001},
+		"a nanosecond":      {&Message{Ttl: durationpb.New(877*time.Millisecond + 1)}, 1_800_000_002},
 		"a year":            {&Message{Ttl: durationpb.New(365 * 24 * time.Hour)}, 1_800_000_001 + 365*86400},
 		"said by itself":    {&Message{ExpireTime: &timestamppb.Timestamp{Seconds: 1_900_000_000, Nanos: 1}}, 1_900_000_001},
 		"in the far future": {&Message{ExpireTime: &timestamppb.Timestamp{Seconds: 1 << 50}}, maxSeconds},
