@@ -44,6 +44,9 @@ func (g *GroupState) Next(now time.Time, limit int, dst []Piece) ([]Piece, Wait)
 	if g.state != Active || len(g.members) == 0 {
 		return dst, Wait{Reason: Full}
 	}
+	if g.config.KeyOrder && g.p.trimming > 0 && g.nextOpen(g.p.start) < g.p.trimming {
+		return dst, Wait{Reason: Idle}
+	}
 	d := delivery{GroupState: g, now: now.UnixNano(), limit: limit, ready: &g.ready, dst: dst}
 	before := g.handed
 	defer func() {

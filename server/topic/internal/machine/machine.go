@@ -28,6 +28,7 @@ type Machine struct {
 	returning []*GroupState // are restored, and to be reconciled
 	onRelease func(Cause, int64)
 	clock     int64 // see Elapsed
+	trimming  int64 // see Trimming
 	schedule  schedule
 }
 
@@ -76,6 +77,16 @@ func (p *Machine) Trimmed(start int64) {
 		g.trim(start)
 	}
 }
+
+// Trimming says that the log is being trimmed before a position, which follows from TrimLimits in the same step; 0
+// says that it is not any more. Meanwhile a group that reads in order of key, and has something to read before that
+// position, gets nothing. Without that two members would have messages of one key:
+//
+//  1. TrimLimits says that messages 0 to 4 may go. The log is being trimmed, which takes a write.
+//  2. Next gives message 3 to a member.
+//  3. Trimmed takes message 3 from that member, which still works on it.
+//  4. Next gives message 7, the next one of the key, to another member.
+func (p *Machine) Trimming(before int64) { p.trimming = before }
 
 // Watermark returns the position below which every message is acknowledged by all groups
 // that hold it. It never goes back.

@@ -306,15 +306,10 @@ func (j *Jobs) trim(ctx context.Context, l *serving.OpenTopic, n int) (removed, 
 	if t.View().Deleting {
 		return 0, 0, nil
 	}
-	again, _, _ := j.limit(p, cut)
-	if limit = min(limit, again); limit <= start {
-		return 0, 0, nil
-	}
-	begin, err := j.engine.Log.Trim(ctx, p.Address, limit)
+	limit, begin, err := j.remove(ctx, l, n, cut, limit)
 	if err != nil {
 		return 0, 0, err
 	}
-	p.Trimmed(begin)
 	if removed = begin - start; removed <= 0 {
 		return 0, 0, nil // no batch lies before the limit as a whole, or the log begins with a batch that is purged in part
 	}
@@ -322,6 +317,32 @@ func (j *Jobs) trim(ctx context.Context, l *serving.OpenTopic, n int) (removed, 
 	err = j.trimmed(ctx, l, n, start, begin, watermark)
 	done := map[int32]storage.Removed{int32(n): {Asked: limit, Start: begin}}
 	return removed, 0, errors.Join(err, j.engine.Catalog.PurgeDone(ctx, t, done))
+}
+
+// remove removes what lies before a limit, which is looked at once more. From that look on until it is gone,
+// groups that read in order of key get nothing of it. It returns the limit that was in force, and where the
+// partition begins then.
+func (j *Jobs) remove(
+	ctx context.Context, l *serving.OpenTopic, n int, cut machine.Cutoffs, most int64,
+) (limit, begin int64, err error) {
+	p := l.Parts[n]
+	start, _ := p.Bounds()
+	p.Do(func(m *machine.Machine) {
+		limit, _ = m.TrimLimits(cut)
+		limit = min(limit, most)
+		m.Trimming(limit)
+	})
+	defer func() {
+		p.Do(func(m *machine.Machine) { m.Trimming(0) })
+		l.Wake(n)
+	}()
+	if limit <= start {
+		return limit, start, nil
+	}
+	if begin, err = j.engine.Log.Trim(ctx, p.Address, limit); err == nil {
+		p.Trimmed(begin)
+	}
+	return limit, begin, err
 }
 
 // trimmed leaves a row of what was removed.
