@@ -20,7 +20,7 @@ func (w *World) publish(t *topicState, name string) {
 	ctx := context.WithoutCancel(w.publishing.ctx)
 	for n := int64(1); sleep(w.publishing.ctx, w.around(w.Pace)); n++ {
 		req := w.request(t, name, n)
-		if n%3 == 0 {
+		if n%3 == 0 && t.remembers() {
 			identify(req)
 		}
 		if !w.send(ctx, t, req) {

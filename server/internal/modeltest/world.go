@@ -105,6 +105,10 @@ type topicState struct {
 // trims reports whether messages go once all groups have acknowledged them.
 func (t *topicState) trims() bool { return t.config.GetMessageRetention() != nil }
 
+// remembers reports whether the ids of messages hold over a kill. They are in the log: when messages are removed
+// within minutes, a restart forgets their ids, and a repetition is stored again.
+func (t *topicState) remembers() bool { return !t.trims() && t.short != changes }
+
 // group is a subscription of a group: after a cancellation the next one is another.
 type group struct {
 	topic  *topicState
