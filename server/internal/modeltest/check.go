@@ -25,6 +25,7 @@ type audit struct {
 	g       *group
 	at      map[place]*publication
 	letters map[place]int
+	dead    map[string]map[place]int // letters of all groups
 	seeks   []*control
 	asked   []*control // for a backfill
 }
@@ -43,15 +44,7 @@ func (w *World) check() {
 			if g.topic != t {
 				continue
 			}
-			a := &audit{World: w, t: t, g: g, at: at, letters: letters[g.name]}
-			for _, c := range g.controls {
-				switch c.kind {
-				case seek:
-					a.seeks = append(a.seeks, c)
-				case backfill:
-					a.asked = append(a.asked, c)
-				}
-			}
+			a := w.audit(t, g, at, letters)
 			for _, list := range g.delivered {
 				inOrder(list)
 			}
@@ -64,6 +57,8 @@ func (w *World) check() {
 			a.pauses()
 			a.seeking()
 			a.keys()
+			a.hashing()
+			a.letterCalls()
 			a.bounds()
 			a.parking()
 			a.ledger()
@@ -72,11 +67,28 @@ func (w *World) check() {
 	}
 }
 
+// audit is that of a group.
+func (w *World) audit(t *topicState, g *group, at map[place]*publication, dead map[string]map[place]int) *audit {
+	a := &audit{World: w, t: t, g: g, at: at, letters: dead[g.name], dead: dead}
+	for _, c := range g.controls {
+		switch c.kind {
+		case seek:
+			a.seeks = append(a.seeks, c)
+		case backfill:
+			a.asked = append(a.asked, c)
+		}
+	}
+	return a
+}
+
 // checkPublishers holds that messages of one publisher and key are in one partition, in the order in
 // which they were published.
 func (w *World) checkPublishers(t *topicState) {
 	last := map[[2]string]place{}
 	for _, p := range t.order {
+		if p.letter != nil {
+			continue // it stands behind what was published since
+		}
 		of := [2]string{p.message.GetCorrelationId(), p.message.GetKey()}
 		was, ok := last[of]
 		if of[1] != "" && ok && (was.partition != p.place.partition || was.position >= p.place.position) {
@@ -84,46 +96,6 @@ func (w *World) checkPublishers(t *topicState) {
 		}
 		last[of] = p.place
 	}
-}
-
-// checkLetters holds dead letters against their messages, and counts them by group and message.
-func (w *World) checkLetters(t *topicState, at map[place]*publication) map[string]map[place]int {
-	all := map[string]map[place]int{}
-	for _, l := range w.letters {
-		if l.topic != t {
-			continue
-		}
-		var of place
-		if _, err := fmt.Sscanf(l.id, "%d-%d", &of.partition, &of.position); err != nil || at[of] == nil ||
-			!same(at[of].message, l.message) {
-			w.find("letter: %s of group %s is %.60s", l.id, l.group, l.message.GetPayload())
-			continue
-		}
-		if all[l.group] == nil {
-			all[l.group] = map[place]int{}
-		}
-		all[l.group][of]++
-	}
-	for _, g := range w.tenures {
-		again := slices.ContainsFunc(g.controls, func(c *control) bool { return c.kind == seek || c.kind == cancel })
-		if g.topic != t || again || g.created.GetGeneration() > 1 {
-			continue
-		}
-		for of, n := range all[g.name] {
-			if n > 1 {
-				w.find("letter: %v of group %s has %d letters%s", of, g.name, n, w.story(g, of))
-			}
-			most := 0
-			for _, d := range g.delivered[of] {
-				most = max(most, d.attempt)
-			}
-			least, _ := attemptsOf(g.settings(stamp{}, stamp{seq: never}))
-			if w.Simulated && most < least {
-				w.find("letter: %v of group %s has a letter after %d attempts", of, g.name, most)
-			}
-		}
-	}
-	return all
 }
 
 // story says what happened to a message in a group, for a finding. Times are those since the first
@@ -144,7 +116,7 @@ func (w *World) story(g *group, of place) string {
 			[]string{"ack", "nack", "extend"}[s.kind], []string{"unknown", "done", "refused"}[s.outcome]))
 	}
 	for _, l := range w.letters {
-		if l.topic == g.topic && l.group == g.name && l.id == of.String() {
+		if l.topic == g.topic && l.group == g.name && l.of == of.String() {
 			lines = append(lines, fmt.Sprintf("%v letter %v with %q", l.message.GetPublishTime().AsTime().Sub(zero), l.place,
 				l.message.GetHeaders()["parley-error"]))
 		}
@@ -157,10 +129,13 @@ func (w *World) story(g *group, of place) string {
 	return "\n\t" + strings.Join(lines, "\n\t")
 }
 
+// isOwn reports whether a header is the server's.
+func isOwn(name, _ string) bool { return strings.HasPrefix(name, "parley-") }
+
 // same compares a message with what was published, but for what the server adds.
 func same(published, m *topicv1.TopicMessage) bool {
 	headers := maps.Clone(m.GetHeaders())
-	maps.DeleteFunc(headers, func(name, _ string) bool { return strings.HasPrefix(name, "parley-") })
+	maps.DeleteFunc(headers, isOwn)
 	return published.GetKey() == m.GetKey() && published.GetType() == m.GetType() &&
 		published.GetCorrelationId() == m.GetCorrelationId() && maps.Equal(published.GetHeaders(), headers) &&
 		string(published.GetPayload()) == string(m.GetPayload())
@@ -181,6 +156,10 @@ func (a *audit) contents() {
 				a.find("content: %s of %s gets %.60s, which was never published", a.g.name, a.t.name, d.message.GetPayload())
 			case p == nil || !same(p.message, d.message):
 				a.find("content: %s of %s gets other content at %v: %.60s", a.g.name, a.t.name, at, d.message.GetPayload())
+			case p.letter != nil && (p.letter.group != a.g.name || d.message.GetExpireTime() != nil ||
+				d.message.GetHeaders()[redrivenHeader] != p.letter.id()):
+				a.find("redriven: %v of %s, letter %s of group %s, comes to %s with %v", at, a.t.name, p.letter.id(),
+					p.letter.group, a.g.name, d.message.GetHeaders())
 			case !a.lets(p, d, i > 0):
 				a.find("filter: %s of %s gets %v", a.g.name, a.t.name, at)
 			}
@@ -221,7 +200,7 @@ func (a *audit) start() {
 			history++
 			if delivered {
 				got++
-			} else if _, _, ends := p.expires(); ends {
+			} else if _, _, ends := p.expires(); ends || p.letter != nil {
 				ended++
 			}
 		case !a.g.born.ret.before(p.call) && delivered:
@@ -232,6 +211,7 @@ func (a *audit) start() {
 	if len(a.asked) > 0 {
 		all, most = true, a.asked[0].most
 		a.unasked()
+		a.incomplete()
 	}
 	switch {
 	case all && most < 0:
@@ -255,6 +235,9 @@ func (a *audit) need(p *publication) (since stamp, ok bool) {
 
 // due is need without regard to what messages lose by their time to live.
 func (a *audit) due(p *publication) (since stamp, ok bool) {
+	if p.letter != nil && p.letter.group != a.g.name {
+		return stamp{}, false
+	}
 	// A group whose filter changes has to get what all of its filters let through.
 	for _, c := range a.g.settings(p.call, stamp{seq: never}) {
 		if !passes(c, p.message) {
@@ -266,7 +249,7 @@ func (a *audit) due(p *publication) (since stamp, ok bool) {
 	}
 	all := a.g.topic.config.GetSemantics() == topicv1.Semantics_SEMANTICS_QUEUE ||
 		a.g.config.GetStart().GetEarliest() && a.g.config.GetMaxBackfillMessages() < 0 && !a.t.trims() ||
-		len(a.asked) > 0 && a.asked[0].most < 0 && !a.t.trims()
+		len(a.asked) > 0 && a.asked[0].most < 0 && !a.asked[0].open && !a.t.trims() || a.wasOpen(p)
 	ok = all || a.g.born.ret.before(p.call)
 	for _, s := range a.seeks {
 		switch {

@@ -43,6 +43,8 @@ func (w *World) change() {
 				w.changing.all.Go(func() { w.seek(g) })
 			case g.name == "cancelled":
 				w.changing.all.Go(func() { w.cancel(g) })
+			case g.buried:
+				w.changing.all.Go(func() { w.bury(g) })
 			case g.parks():
 				w.changing.all.Go(func() { w.unpark(g) })
 			case g.name == "changing":
@@ -186,9 +188,10 @@ func withStart(c *topicv1.SubscriptionConfig, n int) *topicv1.SubscriptionConfig
 }
 
 // join subscribes groups that come late: to all that is there, to a few of it, to what follows, with
-// the order of keys, and to what follows with a backfill of all that is there, or of a few of it.
+// the order of keys, and to what follows with a backfill of all that is there, of a few of it, or of what is not
+// complete.
 func (w *World) join(t *topicState) {
-	for n := range 6 {
+	for n := range 7 {
 		g := newGroup(t, fmt.Sprint("late", n), withStart(t.groups[0].config, n))
 		switch n {
 		case 3:
@@ -196,6 +199,8 @@ func (w *World) join(t *topicState) {
 		case 4, 5:
 			g.config = withStart(g.config, 0)
 			g.asks = true
+		case 6:
+			g.waits = true
 		}
 		if !w.has(t.short + "/" + g.name) {
 			continue
@@ -207,6 +212,9 @@ func (w *World) join(t *topicState) {
 			if err := w.subscribe(context.WithoutCancel(w.changing.ctx), g); err != nil {
 				w.find("refused: a late subscription: %v", err)
 				return
+			}
+			if g.waits {
+				w.backfillOpen(g)
 			}
 			w.attend(g)
 			if g.asks {

@@ -1,8 +1,9 @@
 // Package modeltest is a model client of durable topics, for tests.
 //
 // A World drives a server over its public API: publishers that number their requests, members that
-// poll and stream, groups that pause, seek, die, start late, get other settings, ask for a backfill and
-// are cancelled, and a principal that has no right to any of it. It knows the contract (docs/topics.md)
+// poll, stream, and say everything on one stream, groups that pause, seek, die, start late, get other settings, ask
+// for a backfill and are cancelled, operators that redrive and discard dead letters, and a principal that has no
+// right to any of it. It knows the contract (docs/topics.md)
 // and nothing of the server. It records each call with the moments at which it started and returned.
 // Settle ends the run, and holds that history against each promise of the contract.
 //
@@ -31,6 +32,17 @@
 //     more, is not waited for, and counts in the ledger if the group had not acknowledged it.
 //   - A change of the completion mode takes no acknowledgement. While one to OFFSET_WATERMARK is under way,
 //     and until one back is answered, a kill may.
+//   - The id of a message holds over a kill as long as its message is in the log. Topics whose messages are
+//     removed within minutes get no ids.
+//   - With the selection HASH a key has one member while no session begins or ends. A session whose end was not
+//     answered may be there until the next kill.
+//   - What was said on a stream that breaks before the answer was done, or not. It is not repeated.
+//   - A redriven letter stands behind what was published since, for its group alone, and starts with attempt 1. If
+//     the call has no answer, each letter was put back once, or not at all; it may stay claimed, and what is
+//     behind it of its key waits then. What was discarded before a call is not put back.
+//   - A backfill of what is not complete has what a group had not acknowledged when it began, which is between
+//     the first call and the answer. It keeps that while it waits for members. Of what was acknowledged
+//     before, it has nothing, unless a kill took the acknowledgement.
 //   - A backfill has all that was published before the group and that it asks for. What is published
 //     while the group subscribes may be part of it. One that is cancelled and started again continues.
 //

@@ -20,10 +20,11 @@ import (
 // fault is a way in which a server breaks the contract, and what the model client must say of it.
 type fault struct {
 	name  string
-	lie   func() lie // with a state of its own
-	finds string     // what a finding starts with
-	only  []string   // see Config
-	long  bool       // the fault needs changes of groups that take longer
+	lie   func() lie                 // with a state of its own
+	hears func() func(proto.Message) // what it does to answers on streams, with a state of its own; nil: nothing
+	finds string                     // what a finding starts with
+	only  []string                   // see Config
+	long  bool                       // the fault needs changes of groups that take longer
 }
 
 // everything of a group that polls is with the liar.
@@ -89,7 +90,8 @@ func spread(d *topicv1.Delivery) {
 	}
 }
 
-var faults = slices.Concat(publishFaults, deliveryFaults, answerFaults, groupFaults, changeFaults, lossFaults)
+var faults = slices.Concat(publishFaults, deliveryFaults, answerFaults, groupFaults, changeFaults, lossFaults,
+	hashFaults, streamFaults, letterFaults, openFaults)
 
 var publishFaults = []fault{
 	{name: "an answered publish is not stored", finds: "lost:", only: polled, lie: loses},
@@ -307,7 +309,11 @@ func TestSeededFaults(t *testing.T) {
 			// about every second does.
 			var findings []string
 			for seed := range uint64(10) {
-				findings = run(t, seed, length, &liar{lie: f.lie()}, f.only...)
+				l := &liar{lie: f.lie()}
+				if f.hears != nil {
+					l.hears = f.hears()
+				}
+				findings = run(t, seed, length, l, f.only...)
 				if slices.ContainsFunc(findings, func(s string) bool { return strings.HasPrefix(s, f.finds) }) {
 					return
 				}

@@ -34,6 +34,7 @@ type publication struct {
 	message *topicv1.TopicMessage
 	place   place
 	stored  bool
+	letter  *letter // that was put back; nil: a publisher gave it
 }
 
 // expires says when a message ends, at the earliest and at the latest; ok is false if it does not in a
@@ -46,14 +47,15 @@ func (p *publication) expires() (earliest, latest time.Time, ok bool) {
 	return p.call.at.Add(ttl - time.Millisecond), p.ret.at.Add(ttl + time.Second), ttl > 0 && ttl < time.Hour
 }
 
-// session is a session of a member. It may have ended at any moment after end, which is zero as
-// long as nothing says that it ended: a detach that was called, a stream that broke, or the last
-// answer before the server said that it is gone.
+// session is a session of a member. It began between start and opened. It may have ended at any moment after
+// end, which is zero as long as nothing says that it ended: a detach that was called, a stream that broke, or the
+// last answer before the server said that it is gone. It had ended for certain at gone, if that is known.
 type session struct {
-	id         string
-	polled     bool
-	start, end stamp
-	last       stamp // the last moment at which it was there for certain
+	id            string
+	start, opened stamp
+	end, gone     stamp
+	last          stamp         // the last moment at which it was there for certain
+	talk          *conversation // nil: what the member says is a call of its own
 }
 
 // endedBefore reports whether the session may have ended before a moment.
@@ -115,6 +117,7 @@ type control struct {
 	to     *topicv1.Position           // of a seek
 	config *topicv1.SubscriptionConfig // of an update: the settings from then on
 	most   int                         // messages of a backfill, negative for all
+	open   bool                        // a backfill has the scope PENDING: what is not complete
 }
 
 // purging is the removal of messages of a topic. They may go from call on, and are gone at ret.

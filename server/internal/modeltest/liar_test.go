@@ -20,6 +20,9 @@ type liar struct {
 	sync.Mutex
 	honest Clients // of alice, whose calls do not pass the liar
 	lie    lie
+	// operator is a principal whose calls do not pass it either.
+	operator Clients
+	hears    func(proto.Message) // changes what streams bring; nil: nothing
 }
 
 // lying returns clients whose calls pass the liar.
@@ -114,6 +117,17 @@ func (s lyingStream) Send(m any) error {
 	_, err := s.l.lie(s.l, req, func(m proto.Message) (proto.Message, error) {
 		return nil, s.StreamingClientConn.Send(m)
 	})
+	return err
+}
+
+// Receive implements connect.StreamingClientConn.
+func (s lyingStream) Receive(m any) error {
+	err := s.StreamingClientConn.Receive(m)
+	if res, ok := m.(proto.Message); ok && err == nil && s.l.hears != nil {
+		s.l.Lock()
+		defer s.l.Unlock()
+		s.l.hears(res)
+	}
 	return err
 }
 

@@ -2,6 +2,8 @@ package modeltest
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -20,7 +22,7 @@ type member struct {
 	ctx  context.Context // of its calls
 }
 
-// attend starts the members of a group: three, of which some stream.
+// attend starts the members of a group: three, of which some stream, and one converses if others stream.
 func (w *World) attend(g *group) {
 	tasks := newTasks(w.consuming.ctx)
 	g.members = &tasks
@@ -29,9 +31,12 @@ func (w *World) attend(g *group) {
 			ctx: context.WithoutCancel(w.consuming.ctx)}
 		tasks.all.Go(func() {
 			for m.stop.Err() == nil {
-				if n < g.streams {
+				switch {
+				case n < g.streams:
 					m.stream()
-				} else {
+				case n == g.streams && n > 0:
+					m.converse()
+				default:
 					m.poll()
 				}
 				sleep(m.stop, 20*time.Millisecond) // not as fast as it goes: a server may be starting
@@ -41,9 +46,9 @@ func (w *World) attend(g *group) {
 }
 
 // open records a session that started between two moments.
-func (m *member) open(id string, start stamp, polled bool) *session {
+func (m *member) open(id string, start stamp) *session {
 	now := m.stamp()
-	s := &session{id: id, polled: polled, start: start, last: now}
+	s := &session{id: id, start: start, opened: now, last: now}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sessions = append(m.sessions, s)
@@ -56,6 +61,28 @@ func (m *member) over(s *session) {
 	defer m.mu.Unlock()
 	if s.end.seq == 0 {
 		s.end = s.last
+	}
+}
+
+// ended reports whether an error says that the session does not exist any more.
+func ended(err error) bool {
+	return client.Reason(err) == "SESSION_GONE" || client.Reason(err) == "DRAINING"
+}
+
+// missed records that a session may have begun whose answer was lost, and with which nothing is done.
+func (m *member) missed(call stamp, err error) {
+	if transient(err) {
+		m.over(m.open("", call))
+	}
+}
+
+// absent records that a session has ended for certain, if it has.
+func (m *member) absent(s *session, certain bool) {
+	now := m.stamp()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if certain && s.gone.seq == 0 {
+		s.gone = now
 	}
 }
 
@@ -89,17 +116,21 @@ func (m *member) poll() {
 		call := m.stamp()
 		res, err := try(m.ctx, m.User.Consumers.Pull, req)
 		if err != nil {
+			if s == nil {
+				m.missed(call, err)
+			}
 			if m.fails("Pull", err) {
 				sleep(m.stop, 20*time.Millisecond)
 				continue
 			}
 			if s != nil {
 				m.over(s)
+				m.absent(s, ended(err))
 			}
 			return
 		}
 		if s == nil {
-			s = m.open(res.GetSession(), call, true)
+			s = m.open(res.GetSession(), call)
 		}
 		list := m.receive(s, call, int(req.GetMaxMessages()), res.GetDeliveries())
 		m.handle(s, list)
@@ -124,19 +155,21 @@ func (m *member) stream() {
 		Topic: m.of.name, Group: m.group.name, RenewCredits: true,
 		Credits: &topicv1.Credits{Messages: int64(1 + m.chance(20))}}})
 	if err != nil {
+		m.missed(call, err)
 		m.fails("Consume", err)
 		return
 	}
 	defer stream.Close()
 	if !stream.Receive() || stream.Msg().GetAttached() == nil {
 		if err := stream.Err(); err != nil {
+			m.missed(call, err)
 			m.fails("Consume", err)
 		} else {
 			m.find("stream: %s starts with %v", m.group.name, stream.Msg())
 		}
 		return
 	}
-	s := m.open(stream.Msg().GetAttached().GetSession(), call, false)
+	s := m.open(stream.Msg().GetAttached().GetSession(), call)
 	batches := make(chan []*delivery, 1000) // more than the credits
 	ended := make(chan struct{})
 	go func() {
@@ -167,6 +200,7 @@ func (m *member) read(
 			batches <- m.receive(s, s.start, 0, []*topicv1.Delivery{d})
 		}
 		if stream.Msg().GetGone() != nil {
+			m.absent(s, true)
 			break
 		}
 		m.seen(s)
@@ -195,6 +229,7 @@ func (m *member) detach(s *session) {
 	if err != nil {
 		m.fails("Detach", err)
 	}
+	m.absent(s, err == nil || ended(err))
 }
 
 // receive records deliveries of a response. The server gave their messages away after from, and in
@@ -250,7 +285,8 @@ func (m *member) handle(s *session, list []*delivery) {
 	for _, d := range list {
 		what := m.chance(100)
 		switch {
-		case m.poisoned() && d.message.GetType() == poisonous && !(m.parks() && m.calmed()):
+		case m.poisoned() && d.message.GetType() == poisonous && !(m.parks() && m.calmed()) &&
+			d.message.GetHeaders()[redrivenHeader] == "": // its handler was repaired
 			slow = append(slow, func() { m.settle(s, nack, 0, d) })
 		case m.calmed() || what < 80:
 			quick = append(quick, d)
@@ -275,7 +311,7 @@ func (m *member) handle(s *session, list []*delivery) {
 		if !m.calmed() {
 			sleep(m.stop, time.Duration(m.chance(int(40*time.Millisecond))))
 		}
-		m.settle(s, ack, 0, quick...)
+		m.acknowledge(s, quick)
 		if !m.calmed() && m.chance(20) == 0 {
 			m.settle(s, ack, 0, quick...) // changes nothing
 		}
@@ -285,13 +321,27 @@ func (m *member) handle(s *session, list []*delivery) {
 	}
 }
 
+// acknowledge acknowledges messages: together, or on a stream in both directions one by one, without waiting for
+// the answers in between.
+func (m *member) acknowledge(s *session, list []*delivery) {
+	if s.talk == nil || m.chance(2) == 0 {
+		m.settle(s, ack, 0, list...)
+		return
+	}
+	var all sync.WaitGroup
+	for _, d := range list {
+		all.Go(func() { m.settle(s, ack, 0, d) })
+	}
+	all.Wait()
+}
+
 // settle says something of messages, again if there is no answer.
 func (m *member) settle(s *session, kind settleKind, delay time.Duration, list ...*delivery) {
 	for n := 0; ; n++ {
 		call := m.stamp()
 		refusals, err := m.say(s, kind, delay, list)
 		ret := m.stamp()
-		again := err != nil && m.fails("an answer to messages", err) && n < 3
+		again := err != nil && !errors.Is(err, errOver) && m.fails("an answer to messages", err) && n < 3
 		m.mu.Lock()
 		for _, d := range list {
 			x := &settlement{span: span{call, ret}, session: s, kind: kind, delay: delay}
@@ -321,6 +371,9 @@ func (m *member) settle(s *session, kind settleKind, delay time.Duration, list .
 // say makes the call.
 func (m *member) say(s *session, kind settleKind, delay time.Duration, list []*delivery) ([]*topicv1.Refusal, error) {
 	set := positions(list, m.chance(2) == 0)
+	if s.talk != nil {
+		return s.talk.say(m.ctx, kind, delay, set)
+	}
 	switch c := m.User.Consumers; kind {
 	case nack:
 		res, err := try(m.ctx, c.Nack, &topicv1.NackRequest{Session: s.id,

@@ -33,6 +33,8 @@ func (w *World) plan() []*topicState {
 	counted.group("filtered", 0, func(c *topicv1.SubscriptionConfig) { c.Filter = filter() }).steady = true
 	counted.group("poisoned", 0, func(c *topicv1.SubscriptionConfig) { c.Retry.MaxAttempts = maxPoison })
 	counted.group("parked", 0, parks)
+	counted.group("buried", 0, func(c *topicv1.SubscriptionConfig) { c.Retry.MaxAttempts = maxPoison }).buried = true
+	counted.group("hashed", 1, hashes)
 	counted.group("paused", 1, nil).steady = true
 	counted.group("seeking", 0, nil)
 	counted.group("changing", 1, nil)
@@ -92,6 +94,9 @@ func parks(c *topicv1.SubscriptionConfig) {
 	c.Exhausted = topicv1.Exhausted_EXHAUSTED_PARK_KEY
 	c.Retry.MaxAttempts = maxPoison
 }
+
+// hashes gives what has a key to the same member.
+func hashes(c *topicv1.SubscriptionConfig) { c.Selection = topicv1.Selection_SELECTION_HASH }
 
 func byKey(c *topicv1.SubscriptionConfig) { c.Ordering = topicv1.Ordering_ORDERING_KEY }
 

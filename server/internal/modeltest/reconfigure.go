@@ -90,6 +90,27 @@ func (w *World) backfill(g *group, most int) {
 	start()
 }
 
+// backfillOpen asks for what is not complete, for a group without members. The backfill waits for these: it neither
+// ends nor gets other messages meanwhile.
+func (w *World) backfillOpen(g *group) {
+	ctx := context.WithoutCancel(w.changing.ctx)
+	scope := []topicv1.BackfillScope{topicv1.BackfillScope_BACKFILL_SCOPE_UNSPECIFIED,
+		topicv1.BackfillScope_BACKFILL_SCOPE_PENDING}[w.chance(2)]
+	res, s, err := until(ctx, w, w.User.Backfills.StartBackfill, &topicv1.StartBackfillRequest{Topic: g.topic.name,
+		Group: g.name, Scope: scope, MaxMessages: -1, Async: true})
+	w.record(g, control{span: s, kind: backfill, most: -1, open: true}, err)
+	sleep(w.changing.ctx, w.around(2*time.Second))
+	now, _, err := until(ctx, w, w.User.Backfills.GetBackfill,
+		&topicv1.GetBackfillRequest{Topic: g.topic.name, Group: g.name})
+	was, is := res.GetBackfill(), now.GetBackfill()
+	if running := is.GetStatus() == topicv1.BackfillStatus_BACKFILL_STATUS_IN_PROGRESS; err != nil ||
+		is.GetNumber() != was.GetNumber() || is.GetTotal() != was.GetTotal() ||
+		!running && (is.GetStatus() != topicv1.BackfillStatus_BACKFILL_STATUS_COMPLETED ||
+			is.GetProcessed() != is.GetTotal()) {
+		w.find("backfill: that of %s of %s, which waits for members, was %v and is %v, %v", g.name, g.topic.name, was, is, err)
+	}
+}
+
 // unpark lets a group have what it has parked: now and then all of it, and in between some keys.
 func (w *World) unpark(g *group) {
 	ctx := context.WithoutCancel(w.changing.ctx)

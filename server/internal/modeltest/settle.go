@@ -2,23 +2,11 @@ package modeltest
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	client "github.com/parley-chat/parley/server/client/topic"
 )
-
-// letter is a dead letter.
-type letter struct {
-	topic     *topicState
-	place     place // in the topic of dead letters
-	group, id string
-	message   *topicv1.TopicMessage
-}
 
 // Settle ends the run: the publishers stop, the groups get what there is for them until nothing is
 // pending, and all that was seen is held against the contract. It returns what the server broke. It
@@ -36,11 +24,15 @@ func (w *World) Settle(ctx context.Context) []string {
 	}
 	for _, t := range w.topics {
 		w.readLetters(ctx, t)
+		if slices.ContainsFunc(t.groups, func(g *group) bool { return g.buried }) {
+			w.readBacks(ctx, t)
+		}
 		w.bounds(ctx, t)
 		if t.trims() {
 			w.room(ctx, t)
 		}
 	}
+	w.readStatuses(ctx)
 	w.check()
 	return w.findings
 }
@@ -99,38 +91,6 @@ func (w *World) backfilled(ctx context.Context, g *group) {
 	}
 }
 
-// readLetters reads the dead letters of a topic, if it has any.
-func (w *World) readLetters(ctx context.Context, t *topicState) {
-	dlq := t.name + ".dlq"
-	_, _, err := until(ctx, w, w.User.Subscriptions.CreateSubscription, &topicv1.CreateSubscriptionRequest{
-		Topic: dlq, Group: "undertaker", Config: &topicv1.SubscriptionConfig{Start: earliest()}})
-	if client.Reason(err) == "TOPIC_NOT_FOUND" {
-		return
-	}
-	req := &topicv1.PullRequest{Topic: dlq, Group: "undertaker", MaxMessages: 1000,
-		Wait: durationpb.New(300 * time.Millisecond)}
-	for err == nil {
-		var res *topicv1.PullResponse
-		if res, _, err = until(ctx, w, w.User.Consumers.Pull, req); len(res.GetDeliveries()) == 0 {
-			break
-		}
-		req.Session = res.GetSession()
-		for _, d := range res.GetDeliveries() {
-			for i, m := range d.GetMessages() {
-				at := d.GetBase() + int64(i)
-				if d.GetOffsets() != nil {
-					at = d.GetBase() + int64(d.GetOffsets()[i])
-				}
-				w.letters = append(w.letters, &letter{topic: t, place: place{d.GetPartition(), at},
-					group: m.GetHeaders()["parley-group"], id: m.GetHeaders()["parley-message-id"], message: m})
-			}
-		}
-	}
-	if err != nil {
-		w.find("refused: reading %s: %v", dlq, err)
-	}
-}
-
 // bounds holds the positions of a topic against those that were answered: from 0 on, without a gap.
 func (w *World) bounds(ctx context.Context, t *topicState) {
 	res, _, err := until(ctx, w, w.User.Topics.GetTopic, &topicv1.GetTopicRequest{Topic: t.name})
@@ -165,5 +125,3 @@ func (w *World) room(ctx context.Context, t *topicState) {
 	}
 	w.forget(t, req)
 }
-
-func (p place) String() string { return fmt.Sprintf("%d-%d", p.partition, p.position) }

@@ -14,14 +14,20 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/parley-chat/parley/gen/parley/ops/v1/opsv1connect"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/topicrpc"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
 	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/topic"
+	"github.com/parley-chat/parley/workers/deadletter"
+	"github.com/parley-chat/parley/workers/migrate"
+	"github.com/parley-chat/parley/workers/ops"
 )
 
 // pipes is a listener whose connections are in memory, so that they are part of a bubble.
@@ -108,13 +114,16 @@ func serve(t *testing.T) *server {
 				SessionID: "session-" + user, ExpiresAt: time.Now().Add(24 * time.Hour)})))
 		}))
 	}
-	l, srv := newPipes(), &http.Server{Handler: mux}
+	protocols := new(http.Protocols) // a stream in both directions needs HTTP/2
+	protocols.SetUnencryptedHTTP2(true)
+	serveOperators(t, mux, disk, service.DeadLetters())
+	l, srv := newPipes(), &http.Server{Handler: mux, Protocols: protocols}
 	served := make(chan struct{})
 	go func() {
 		_ = srv.Serve(l)
 		close(served)
 	}()
-	tr := &http.Transport{DialContext: l.dial, MaxIdleConnsPerHost: 64}
+	tr := &http.Transport{DialContext: l.dial, Protocols: protocols}
 	t.Cleanup(func() {
 		tr.CloseIdleConnections()
 		_ = srv.Close()
@@ -123,6 +132,27 @@ func serve(t *testing.T) *server {
 		testkit.Must(t, <-ran)
 	})
 	return &server{tr}
+}
+
+// serveOperators serves the dead letters of topics to operators. Nothing is done about events, so that there is no
+// Kafka behind it.
+func serveOperators(t *testing.T, mux *http.ServeMux, disk store.Store, letters deadletter.TopicLetters) {
+	t.Helper()
+	key, err := auth.LoadKey(t.TempDir())
+	testkit.Must(t, err)
+	token, err := key.IssueOperator("ada", time.Now(), 24*time.Hour)
+	testkit.Must(t, err)
+	operators, err := ops.New(ops.Config{Addr: "of no events", Store: disk, Letters: letters,
+		Decode: func(context.Context, []byte, []byte) (event.Event, error) { return nil, event.ErrSchema },
+		Key:    key, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Migrator: &migrate.Migrator{},
+		Observe: func(string, string, time.Duration) {}})
+	testkit.Must(t, err)
+	mux.HandleFunc("/"+opsv1connect.OpsServiceName+"/", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "operator" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		operators.Handler().ServeHTTP(w, r)
+	})
 }
 
 func (s *server) as(user string, options ...connect.ClientOption) Clients {
@@ -136,7 +166,7 @@ func run(t *testing.T, seed uint64, length time.Duration, l *liar, only ...strin
 		s := serve(t)
 		clients := func(user string) Clients { return s.as(user) }
 		if l != nil {
-			l.honest = s.as("alice")
+			l.honest, l.operator = s.as("alice"), s.as("operator")
 			clients = func(user string) Clients { return l.lying(s, user) }
 		}
 		w := New(Config{User: clients("alice"), Operator: clients("operator"), Stranger: clients("eve"), Name: "eve",

@@ -12,6 +12,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
+	"github.com/parley-chat/parley/gen/parley/ops/v1/opsv1connect"
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 	"github.com/parley-chat/parley/server/wait"
@@ -24,6 +26,7 @@ type Clients struct {
 	Backfills     topicv1connect.BackfillServiceClient
 	Consumers     topicv1connect.ConsumerServiceClient
 	Admin         topicv1connect.TopicAdminServiceClient
+	Ops           opsv1connect.OpsServiceClient
 }
 
 // Dial returns clients that call the server at base.
@@ -32,13 +35,14 @@ func Dial(c *http.Client, base string, options ...connect.ClientOption) Clients 
 		topicv1connect.NewSubscriptionServiceClient(c, base, options...),
 		topicv1connect.NewBackfillServiceClient(c, base, options...),
 		topicv1connect.NewConsumerServiceClient(c, base, options...),
-		topicv1connect.NewTopicAdminServiceClient(c, base, options...)}
+		topicv1connect.NewTopicAdminServiceClient(c, base, options...),
+		opsv1connect.NewOpsServiceClient(c, base, options...)}
 }
 
 // Config of a World. All fields are required but Simulated.
 type Config struct {
 	User     Clients // of a principal that may make topics
-	Operator Clients // of an operator; only Admin is used
+	Operator Clients // of an operator; only Admin and Ops are used
 	Stranger Clients // of a principal that is bound to groups that no one else uses
 	Name     string  // of the principal behind Stranger
 	Topics   string  // what the names of topics start with
@@ -119,7 +123,8 @@ type group struct {
 	mortal    bool // it dies
 	ended     bool // it was cancelled
 	asks      bool // for a backfill
-	streams   int  // members that stream; others poll
+	waits     bool // for a backfill of what is not complete, before it has members
+	streams   int  // members that stream; others poll, but for one that converses if some stream
 	born      span
 	created   *topicv1.Subscription
 	missed    int64                     // what the server said that it lost
@@ -129,6 +134,9 @@ type group struct {
 	controls  []*control
 	probes    []*probe
 	sessions  []*session
+	buried    bool        // operators look after its dead letters
+	handled   []*handling // of these
+	statuses  []*opsv1.DeadLetter
 	members   *tasks
 }
 
