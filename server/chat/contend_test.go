@@ -151,7 +151,8 @@ func (f *forwarding) from(n int) func(context.Context, chat.Send) (chat.Sent, bo
 		if f.forgetful {
 			m.ClientMessageID = ""
 		}
-		sent, err := f.to[to].Accept(ctx, m)
+		m.Forwarded = true
+		sent, err := f.to[to].Send(ctx, m)
 		time.Sleep(rand.N(2 * time.Millisecond))
 		return sent, err == nil && fate == 2
 	}

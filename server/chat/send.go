@@ -16,15 +16,6 @@ import (
 // the message may be stored, which a repetition with the same ClientMessageID, that of
 // the *OpenError, finds out.
 func (s *Service) Send(ctx context.Context, r Send) (Sent, error) {
-	return s.store(ctx, r, s.cfg.Forward)
-}
-
-// Accept is Send for a message that another process has forwarded: it goes no further.
-func (s *Service) Accept(ctx context.Context, r Send) (Sent, error) { return s.store(ctx, r, nil) }
-
-type forward = func(context.Context, Send) (Sent, bool)
-
-func (s *Service) store(ctx context.Context, r Send, elsewhere forward) (Sent, error) {
 	fresh := r.ClientMessageID == ""
 	if fresh {
 		r.ClientMessageID = uuid.NewString()
@@ -38,25 +29,27 @@ func (s *Service) store(ctx context.Context, r Send, elsewhere forward) (Sent, e
 		return Sent{}, err
 	}
 	defer s.admission.End(m.Caller, m.ChatID)
-	sent, err := s.send(ctx, m, elsewhere)
+	sent, allowed, err := s.mayEnqueue(ctx, m)
+	if allowed {
+		if stored, ok := s.forward(ctx, m); ok {
+			return stored, nil
+		}
+		sent, err = s.queues.Submit(ctx, m.ChatID, &queue.Command{Caller: m.Caller, Send: m})
+	}
 	if err != nil {
 		return Sent{}, open("client_message_id", m.ClientMessageID, err)
 	}
 	return sent, nil
 }
 
-func (s *Service) send(ctx context.Context, m *command.Message, elsewhere forward) (Sent, error) {
-	sent, allowed, err := s.mayEnqueue(ctx, m)
-	if !allowed {
-		return sent, err
+// forward stores a message through the process that its chat prefers, while others write to the chat.
+func (s *Service) forward(ctx context.Context, m *command.Message) (Sent, bool) {
+	if s.cfg.Forward == nil || m.Forwarded || !s.queues.Contended(m.ChatID, s.cfg.Clock()) {
+		return Sent{}, false
 	}
-	if elsewhere != nil && s.queues.Contended(m.ChatID, s.cfg.Clock()) {
-		if sent, ok := elsewhere(ctx, m.Send); ok {
-			return sent, nil
-		}
-		m.Fresh = false // whatever became of it there
-	}
-	return s.queues.Submit(ctx, m.ChatID, &queue.Command{Caller: m.Caller, Send: m})
+	sent, ok := s.cfg.Forward(ctx, m.Send)
+	m.Fresh = false // whatever became of it there
+	return sent, ok
 }
 
 // executeSends stores the messages of a group in one plan. Those whose own conditions

@@ -118,7 +118,7 @@ func decodeSend(w *linkv1.SubmitRequest) chat.Send {
 	return chat.Send{Caller: w.GetUserId(), ChatID: w.GetChatId(), ClientMessageID: w.GetClientMessageId(),
 		Content: w.GetContent(), ContentType: w.GetContentType(),
 		Cause: event.Cause{Actor: w.GetActor(), Trace: w.GetTraceId(), Correlation: w.GetCorrelationId(),
-			Causation: w.GetCausationId(), Service: w.GetServiceId()}}
+			Causation: w.GetCausationId(), Service: w.GetServiceId()}, Forwarded: true}
 }
 
 func encodeSent(s chat.Sent) *linkv1.SubmitResponse {

@@ -19,6 +19,7 @@ type Send struct {
 	Content         string
 	ContentType     int64 // number of the API's enum
 	Cause           event.Cause
+	Forwarded       bool // by another process: it goes no further
 }
 
 // Message is a Send whose content was checked, with the key by which a repetition is

@@ -55,7 +55,7 @@ func (p *program) connect(ctx context.Context, reader *view.Reader) (_ *peers, e
 	}
 	c.mesh, err = link.New(link.Config{
 		Process: p.process, Generation: b.Generation, Table: b.Routing, Recipients: c.recipients,
-		Secret: p.key.Derive(link.Purpose, link.SecretSize), TLS: p.cfg.linkTLS, Hub: p.hub, Accept: p.chats.Accept,
+		Secret: p.key.Derive(link.Purpose, link.SecretSize), TLS: p.cfg.linkTLS, Hub: p.hub, Accept: p.chats.Send,
 		Carried: carried,
 		Clock:   time.Now, Logger: p.log,
 	})

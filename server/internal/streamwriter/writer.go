@@ -215,24 +215,20 @@ func (w *Writer) Send(responses ...any) error {
 		if w.out != nil {
 			w.out.held = i < len(responses)-1
 		}
-		if err := w.send(m); err != nil {
+		// The first one is always connect's: what it says in headers is its own. Of the others those that are
+		// encoded already need nothing of it.
+		var err error
+		if e, ok := m.(encoded); ok && w.plain {
+			err = w.out.message(e)
+		} else if err = w.conn.Send(m); err == nil && w.out != nil {
+			w.plain = isProtobuf(w.out.Header().Get("Content-Type")) // connect's own has none for gRPC
+			err = w.out.err
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// send sends a response. The first one is always connect's: what it says in headers is its
-// own. Of the others those that are encoded already need nothing of it.
-func (w *Writer) send(m any) error {
-	if e, ok := m.(encoded); ok && w.plain {
-		return w.out.message(e)
-	}
-	if err := w.conn.Send(m); err != nil || w.out == nil {
-		return err
-	}
-	w.plain = isProtobuf(w.out.Header().Get("Content-Type")) // connect's own has none for gRPC
-	return w.out.err
 }
 
 // isProtobuf reports whether a content type is that of a stream of protobuf.

@@ -1,0 +1,131 @@
+package app_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/testkit"
+)
+
+// wayRow is a row of DESIGN.md's table of the way of a message: a package, relative to server/, and a function.
+var wayRow = regexp.MustCompile("(?m)^\\| \\d+ \\| `([^`]+)` `([^`]+)`")
+
+// DESIGN.md lists each function on the way of a message: what a server calls, as the stacks of its allocations
+// show, from the call of SendMessage to the bytes on another member's stream.
+func TestWayOfAMessage(t *testing.T) {
+	page := testkit.Value(os.ReadFile("../../DESIGN.md"))(t)
+	var listed []string
+	for _, m := range wayRow.FindAllStringSubmatch(string(page), -1) {
+		listed = append(listed, m[1]+" "+m[2])
+	}
+	all := stacksOfSends(t)
+	store := between(t, all, "internal/api messageHandler.SendMessage", "store/embedded Store.Transact")
+	hub := between(t, all, "internal/api messageHandler.SendMessage", "delivery/sendqueue Queue.Push")
+	stream := between(t, all, "internal/api pump", "internal/codec Batch.AppendWire")
+	same := 0
+	for same < min(len(store), len(hub)) && store[same] == hub[same] {
+		same++
+	}
+	if way := slices.Concat(store, hub[same:], stream); !slices.Equal(way, listed) {
+		t.Errorf("got the way\n%s\nwant what DESIGN.md lists:\n%s", strings.Join(way, "\n"), strings.Join(listed, "\n"))
+	}
+}
+
+// stacksOfSends are the stacks of what a server allocates while messages are sent, each from the outermost function
+// on. Many are sent at a time: a queue that grows shows where frames enter it.
+func stacksOfSends(t *testing.T) (all [][]string) {
+	dir := t.TempDir()
+	addr, _ := inProcess(t, nil, "--data-dir", dir)
+	key := testkit.Value(auth.ReadKey(filepath.Join(dir, auth.KeyFile)))(t)
+	var users []*user
+	for _, name := range []string{"alice", "bob"} {
+		u := newUser(name, testkit.Value(key.Issue(name, time.Now(), time.Hour))(t), addr, newTransport(t, true))
+		testkit.Value(u.chats.ListChats(t.Context(), &chatv1.ListChatsRequest{}))(t) // writes the user's row
+		users = append(users, u)
+	}
+	alice, bob := users[0], users[1]
+	chat := testkit.Value(alice.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{
+		Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: []string{"bob"}}))(t).GetChat().GetChat().GetChatId()
+	stream := testkit.Value(bob.delivery.Subscribe(t.Context(), &deliveryv1.SubscribeRequest{}))(t)
+	defer stream.Close()
+	for live := false; !live && stream.Receive(); { // what catches up goes another way
+		for _, f := range stream.Msg().GetFrames() {
+			live = live || f.GetHeartbeat() != nil
+		}
+	}
+	rate := runtime.MemProfileRate
+	runtime.MemProfileRate = 1                       //nolint:reassign // each allocation is recorded, as its comment says
+	defer func() { runtime.MemProfileRate = rate }() //nolint:reassign // and no longer
+	const sends = 64
+	var wg sync.WaitGroup
+	for range sends {
+		wg.Go(func() {
+			_, err := alice.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: chat, Content: "hello"})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for got := 0; got < sends && stream.Receive(); {
+		for _, f := range stream.Msg().GetFrames() {
+			if f.GetMessage() != nil {
+				got++
+			}
+		}
+	}
+	wg.Wait()
+	runtime.GC() // a profile shows what was allocated before the last but one
+	runtime.GC()
+	n, _ := runtime.MemProfile(nil, true)
+	records := make([]runtime.MemProfileRecord, 2*n)
+	n, _ = runtime.MemProfile(records, true)
+	for _, r := range records[:n] {
+		all = append(all, ownFunctions(r.Stack()))
+	}
+	return all
+}
+
+// ownFunctions are our functions of a stack, the outermost first, as DESIGN.md names them.
+func ownFunctions(stack []uintptr) (list []string) {
+	frames := runtime.CallersFrames(stack)
+	for more := len(stack) > 0; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		name, ours := strings.CutPrefix(f.Function, "github.com/parley-chat/parley/server/")
+		if !ours {
+			continue
+		}
+		dot := strings.LastIndexByte(name, '/') + 1
+		dot += strings.IndexByte(name[dot:], '.')
+		function, _, _ := strings.Cut(name[dot+1:], ".func") // without the numbers of closures
+		list = append(list, name[:dot]+" "+strings.NewReplacer("(*", "", ")", "").Replace(function))
+	}
+	slices.Reverse(list)
+	return list
+}
+
+// between returns the shortest way from one function to another.
+func between(t *testing.T, all [][]string, from, to string) (shortest []string) {
+	t.Helper()
+	for _, list := range all {
+		first, last := slices.Index(list, from), slices.Index(list, to)
+		if first >= 0 && last > first && (shortest == nil || last-first < len(shortest)-1) {
+			shortest = list[first : last+1]
+		}
+	}
+	if shortest == nil {
+		t.Errorf("got no stack from %s to %s among %d, want one", from, to, len(all))
+	}
+	return shortest
+}
