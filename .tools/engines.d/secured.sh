@@ -39,7 +39,7 @@ secured_certificates() {
 secured_kafka() {
   local d="$run/secured" k="$run/secured-kafka" id password sasl mutual controller users="" scram=() u
   password="$(cat "$d/password")"
-  id="$(head -c 16 /dev/urandom | base64 | tr '+/' 'Aa' | cut -c 1-22)"
+  id="$(kafka_id)"
   free_port && sasl=$port
   free_port && mutual=$port
   free_port && controller=$port
@@ -70,20 +70,11 @@ authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 allow.everyone.if.no.acl.found=false
 super.users=User:CN=broker;User:admin
 log.dirs=$k/data
-auto.create.topics.enable=false
-group.initial.rebalance.delay.ms=0
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=8
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=8
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-share.coordinator.state.topic.num.partitions=8
+$(broker_settings 1 1)
 PROPERTIES
   java_kafka kafka.tools.StorageTool format -t "$id" -c "$k/server.properties" --standalone "${scram[@]}" >"$k/format.log" 2>&1 ||
     { cat "$k/format.log" >&2; fail "Kafka's storage cannot be formatted"; }
-  launch secured-kafka "$sasl" java $jvm -Xmx384m -cp "$libs/*" "-Dlog4j2.configurationFile=$tools/engines.d/kafka-log4j2.properties" kafka.Kafka "$k/server.properties"
+  launch secured-kafka "$sasl" java $jvm ${archived[@]+"${archived[@]}"} -Xmx384m -cp "$libs/*" "-Dlog4j2.configurationFile=$tools/engines.d/kafka-log4j2.properties" kafka.Kafka "$k/server.properties"
   {
     echo "PARLEY_TEST_SECURED_KAFKA=127.0.0.1:$sasl"
     echo "PARLEY_TEST_SECURED_KAFKA_MUTUAL=127.0.0.1:$mutual"
