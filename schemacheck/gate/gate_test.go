@@ -102,7 +102,10 @@ func addsToNested(t *testing.T, seed uint64) {
 
 func TestRandomRecursiveTypes(t *testing.T) {
 	t.Parallel()
-	first, n := uint64(1), uint64(60)
+	first, n := uint64(1), uint64(20)
+	if os.Getenv("PARLEY_TEST_LONG") == "1" { // every night
+		n = 60
+	}
 	if s, err := strconv.ParseUint(os.Getenv("PARLEY_SCHEMA_SEED"), 10, 63); err == nil {
 		first = s
 	}

@@ -166,7 +166,7 @@ func explain(of scale, seed uint64, b *bug) string {
 }
 
 // usual is the number of schedules of a plain go test: those that CI runs first.
-const usual = 8_000
+const usual = 3_000
 
 // L-037, L-041, L-046, L-058, L-059, L-073, L-086, L-093, L-099, L-113, L-160,
 // L-193: the rules hold at every commit of every schedule.
@@ -186,7 +186,7 @@ func schedules(t *testing.T, of scale, usual, each int, b *bug) {
 }
 
 // usualLarge is the number of schedules with large groups of a plain go test.
-const usualLarge = 200
+const usualLarge = 80
 
 // The same rules hold where a group has 300 members, so that a creation takes many plans
 // and others come, go and change in between.

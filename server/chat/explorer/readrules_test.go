@@ -385,7 +385,7 @@ func (w *readWorld) wish() {
 }
 
 // usualReads is the number of schedules of a plain go test.
-const usualReads = 1_500
+const usualReads = 600
 
 // Positions that are merged are answered once they are on the disk, never go back, and are
 // reported to the member's devices, whatever crashes, is lost or comes late.

@@ -74,7 +74,7 @@ func explain(test string, seed uint64, b *bug) string {
 }
 
 func TestSchedules(t *testing.T) {
-	schedules(t, 1_500, 500, 1, &bug{})
+	schedules(t, 600, 500, 1, &bug{})
 }
 
 // schedules runs a plain go test's number of schedules, or few under the race detector, or those of

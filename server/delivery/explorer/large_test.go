@@ -42,7 +42,7 @@ func (w *world) crowdPhones() {
 
 // What holds for few holds for many.
 func TestLargeSchedules(t *testing.T) {
-	schedules(t, 100, 20, 100, &bug{large: true})
+	schedules(t, 40, 20, 100, &bug{large: true})
 }
 
 // Mistakes that only large groups show.

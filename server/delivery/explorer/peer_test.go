@@ -14,7 +14,7 @@ import (
 // In a direct chat each device shows how far the other person has read.
 
 func TestDirectSchedules(t *testing.T) {
-	schedules(t, 1_500, 250, 2, &bug{direct: true})
+	schedules(t, 600, 250, 2, &bug{direct: true})
 }
 
 // comparePeer demands that an open direct chat shows how far the other person has read, for

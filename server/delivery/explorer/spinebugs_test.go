@@ -71,7 +71,7 @@ func inStore(s *spine) { s.inStore, s.fencing, s.syncing = true, true, false }
 
 // The log in the store has each event once, also after crashes and losses.
 func TestStoreLogSchedules(t *testing.T) {
-	schedules(t, 500, 150, 1, &bug{spine: true, tune: inStore})
+	schedules(t, 250, 150, 1, &bug{spine: true, tune: inStore})
 }
 
 // tuned leaves only the durable path, some kinds of trouble, and keepalives.
