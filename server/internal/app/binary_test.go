@@ -50,6 +50,15 @@ func binary(t testing.TB) string {
 // server, or for a process to start.
 const parallel = "8"
 
+// besides runs a test that kills beside others if it has its few usual kills. A time for kills is the test's own: then
+// such tests run one after the other.
+func besides(t *testing.T) {
+	t.Helper()
+	if os.Getenv("PARLEY_KILLS") == "" {
+		t.Parallel()
+	}
+}
+
 func TestMain(m *testing.M) {
 	if path := os.Getenv(profileVariable); path != "" {
 		os.Exit(runProfiled(path))

@@ -152,6 +152,7 @@ func (r *restorer) starts() (list []int) {
 // consume it. Nothing that was on its way is lost, and a start that loses nothing has nothing read again.
 // PARLEY_KILLS sets the number of kills, or the time for them.
 func TestKillRestore(t *testing.T) {
+	besides(t)
 	r := &restorer{t: t, rng: rand.New(rand.NewPCG(testkit.Seed(t, rand.Uint64()), 3)),
 		dir: filepath.Join(t.TempDir(), "data")}
 	r.launch()

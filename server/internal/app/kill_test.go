@@ -23,6 +23,7 @@ import (
 // that the event log has each message once, in order.
 // PARLEY_KILLS sets the number of kills, or the time for them.
 func TestKill(t *testing.T) {
+	besides(t)
 	const groups, writers = 4, 12
 	rng := rand.New(rand.NewPCG(testkit.Seed(t, rand.Uint64()), 2))
 	dir := t.TempDir()

@@ -242,6 +242,7 @@ func (c *topicClients) follow(ctx context.Context, topic, group string, l *ledge
 // again; no message has two owners in a life of the server, and no floor goes back.
 // PARLEY_KILLS sets the number of kills, or the time for them.
 func TestKillTopics(t *testing.T) {
+	besides(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t, rand.Uint64()), 3))
 	dir := t.TempDir()
 	p := launch(t, dir, "127.0.0.1:0", "--topic-creators", "alice")

@@ -167,6 +167,7 @@ func TestSearchRefusals(t *testing.T) {
 // commit, publication and deletion, wherever it happens to be. Each event that was answered
 // is on Kafka, and what comes twice is the same record.
 func TestKillSearch(t *testing.T) {
+	besides(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t, rand.Uint64()), 4))
 	dir := t.TempDir()
 	p := launch(t, dir, "127.0.0.1:0")
