@@ -61,8 +61,9 @@ func (r *recorder) Do(req *http.Request) (*http.Response, error) {
 func TestSec_S_44_ServerUsesWhatItMay(t *testing.T) {
 	r := &recorder{}
 	s := dynamotest.Fresh(t, func(o *dynamo.Options) {
+		below := o.Wire.Transport
 		o.Wire.Transport = func(next aws.HTTPClient) aws.HTTPClient {
-			r.next = next
+			r.next = below(next)
 			return r
 		}
 	})

@@ -18,12 +18,10 @@ import (
 	"net/http"
 	"os"
 	"regexp"
-	"slices"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
-	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
 	"github.com/parley-chat/parley/server/store/dynamo/wire"
 )
@@ -39,26 +37,6 @@ func Endpoint(t testing.TB) string {
 		t.Skip("not run: " + variable + " is not set")
 	}
 	return e
-}
-
-func clear(ctx context.Context, s store.Store, table store.Table) error {
-	for cursor, first := "", true; first || cursor != ""; first = false {
-		page, err := s.Scan(ctx, store.Scan{Table: table, Segments: 1, Cursor: cursor})
-		if err != nil {
-			return err
-		}
-		for list := range slices.Chunk(page.Rows, store.MaxBatchWrite) {
-			writes := make([]store.Write, len(list))
-			for i, r := range list {
-				writes[i] = store.Write{Op: store.OpDelete, Key: r.Key}
-			}
-			if err := s.BatchWrite(ctx, writes); err != nil {
-				return err
-			}
-		}
-		cursor = page.Cursor
-	}
-	return nil
 }
 
 // Open opens a store with the given options and closes it when the test has ended.
@@ -82,9 +60,11 @@ func Open(t testing.TB, o dynamo.Options) *dynamo.Store {
 func Options(t testing.TB) dynamo.Options {
 	t.Helper()
 	e := Endpoint(t)
-	o := dynamo.Options{Wire: wire.Config{Endpoint: e}, Prefix: take(t, e)}
+	w := &borrowed{prefix: take(t, e)}
+	t.Cleanup(func() { w.giveBack(t, e) })
+	o := dynamo.Options{Wire: wire.Config{Endpoint: e}, Prefix: w.prefix}
 	salt := rand.Text()
-	wrap(&o, func(next aws.HTTPClient) aws.HTTPClient { return salted{next, salt} })
+	wrap(&o, func(next aws.HTTPClient) aws.HTTPClient { return own{next, salt, w} })
 	return o
 }
 
@@ -99,30 +79,42 @@ func wrap(o *dynamo.Options, above func(aws.HTTPClient) aws.HTTPClient) {
 	}
 }
 
-// salted changes the tokens of transactions, equal ones alike: tests whose ids are
-// counted use the same tokens on the same tables one after another, and DynamoDB would
-// take the second for a repetition of the first.
-type salted struct {
-	next aws.HTTPClient
-	salt string
+// own is what the requests of a test go through last. It notes the tables that they write, and changes the tokens of
+// transactions, equal ones alike: tests whose ids are counted use the same tokens on the same tables one after another,
+// and DynamoDB would take the second for a repetition of the first.
+type own struct {
+	next   aws.HTTPClient
+	salt   string
+	tables *borrowed
 }
 
 var tokenField = regexp.MustCompile(`"ClientRequestToken":"([^"]*)"`)
 
 // Do implements aws.HTTPClient.
-func (s salted) Do(r *http.Request) (*http.Response, error) {
-	if Operation(r) != "TransactWriteItems" {
-		return s.next.Do(r)
+func (o own) Do(r *http.Request) (*http.Response, error) {
+	o.tables.used.Store(true)
+	operation := Operation(r)
+	switch operation {
+	case "PutItem", "UpdateItem", "BatchWriteItem", "TransactWriteItems": // those that can leave a row
+	default:
+		return o.next.Do(r)
 	}
 	b, r, err := peek(r)
 	if err != nil {
 		return nil, err
 	}
-	b = tokenField.ReplaceAllFunc(b, func(field []byte) []byte {
-		sum := sha256.Sum256([]byte(s.salt + string(field)))
-		return fmt.Appendf(nil, `"ClientRequestToken":"%x"`, sum[:16])
-	})
-	return s.next.Do(withBody(r, b))
+	o.tables.note(b)
+	if operation == "TransactWriteItems" {
+		b = tokenField.ReplaceAllFunc(b, func(field []byte) []byte {
+			sum := sha256.Sum256([]byte(o.salt + string(field)))
+			return fmt.Appendf(nil, `"ClientRequestToken":"%x"`, sum[:16])
+		})
+	}
+	resp, err := o.next.Do(withBody(r, b))
+	if err != nil {
+		o.tables.abandon()
+	}
+	return resp, err
 }
 
 // Fresh opens a store without rows, or skips the test.

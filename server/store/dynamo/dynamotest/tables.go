@@ -1,14 +1,17 @@
 package dynamotest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -18,7 +21,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/dynamo"
 	"github.com/parley-chat/parley/server/store/dynamo/tables"
 	"github.com/parley-chat/parley/server/store/dynamo/wire"
 )
@@ -32,7 +34,7 @@ var pool struct {
 	made int
 }
 
-// take returns the prefix of tables that are empty until the test has ended.
+// take returns the prefix of tables that are empty. They are the caller's until borrowed.giveBack.
 func take(t testing.TB, endpoint string) string {
 	t.Helper()
 	pool.Lock()
@@ -49,16 +51,56 @@ func take(t testing.TB, endpoint string) string {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(func() {
-		if err := empty(context.Background(), endpoint, p); err != nil {
-			t.Error(err)
-			return
-		}
-		pool.Lock()
-		defer pool.Unlock()
-		pool.free = append(pool.free, p)
-	})
 	return p
+}
+
+// borrowed are the tables of a prefix that a test has written: asking each of the others for its rows would take more
+// requests than most tests.
+type borrowed struct {
+	prefix  string
+	used    atomic.Bool // by requests that note what they write; false: a test has put another transport in their place
+	mu      sync.Mutex
+	written map[string]bool // by name
+	late    bool            // a write may still be carried out
+}
+
+// note finds the tables of a request that writes.
+func (w *borrowed) note(body []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.written == nil {
+		w.written = map[string]bool{}
+	}
+	for _, d := range tables.Definitions(w.prefix) {
+		if !w.written[d.Name] && bytes.Contains(body, []byte(`"`+d.Name+`"`)) {
+			w.written[d.Name] = true
+		}
+	}
+}
+
+// abandon notes that a test has not waited for a write, as one that closes its store or ends a context. DynamoDB Local
+// may carry it out when the tables are somebody else's.
+func (w *borrowed) abandon() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.late = true
+}
+
+// giveBack empties the tables for the next test. Those that may get a late row are left to the sweep.
+func (w *borrowed) giveBack(t testing.TB, endpoint string) {
+	w.mu.Lock()
+	late := w.late
+	w.mu.Unlock()
+	if late {
+		return
+	}
+	if err := w.empty(context.Background(), endpoint); err != nil {
+		t.Error(err)
+		return
+	}
+	pool.Lock()
+	defer pool.Unlock()
+	pool.free = append(pool.free, w.prefix)
 }
 
 // together runs a function for each of a list, some at a time.
@@ -148,12 +190,45 @@ func ended(pid string) bool {
 }
 
 // empty deletes all rows, those that have expired included.
-func empty(ctx context.Context, endpoint, prefix string) (err error) {
-	beforeAll := func() time.Time { return time.Time{} }
-	s, err := dynamo.Open(ctx, dynamo.Options{Wire: wire.Config{Endpoint: endpoint}, Prefix: prefix, Clock: beforeAll})
+func (w *borrowed) empty(ctx context.Context, endpoint string) error {
+	c, err := wire.Dial(ctx, wire.Config{Endpoint: endpoint})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	return together(store.Tables(), func(d store.Def) error { return clear(ctx, s, d.Name) })
+	defer c.Close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := slices.DeleteFunc(tables.Definitions(w.prefix), func(d tables.Definition) bool {
+		return w.used.Load() && !w.written[d.Name]
+	})
+	return together(list, func(d tables.Definition) error { return clear(ctx, c.DB, d) })
+}
+
+// clear deletes the rows of a table.
+func clear(ctx context.Context, db *dynamodb.Client, d tables.Definition) error {
+	in := &dynamodb.ScanInput{TableName: &d.Name, ProjectionExpression: aws.String("#p"), ConsistentRead: aws.Bool(true),
+		ExpressionAttributeNames: map[string]string{"#p": d.PartitionKey}}
+	if d.SortKey != "" {
+		in.ProjectionExpression, in.ExpressionAttributeNames["#s"] = aws.String("#p, #s"), d.SortKey
+	}
+	for pages := dynamodb.NewScanPaginator(db, in); pages.HasMorePages(); {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return err
+		}
+		for rows := range slices.Chunk(page.Items, store.MaxBatchWrite) {
+			deletes := make([]types.WriteRequest, len(rows))
+			for i, key := range rows {
+				deletes[i].DeleteRequest = &types.DeleteRequest{Key: key}
+			}
+			for left := (map[string][]types.WriteRequest{d.Name: deletes}); len(left) > 0; {
+				out, err := db.BatchWriteItem(ctx, &dynamodb.BatchWriteItemInput{RequestItems: left})
+				if err != nil {
+					return err
+				}
+				left = out.UnprocessedItems
+			}
+		}
+	}
+	return nil
 }
