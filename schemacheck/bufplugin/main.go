@@ -47,7 +47,7 @@ func spec() *check.Spec {
 	s := &check.Spec{
 		Categories: []*check.CategorySpec{
 			{ID: blocking, Purpose: "Checks what must not be merged."},
-			{ID: warning, Purpose: "Checks what somebody should look at."},
+			{ID: warning, Purpose: "Checks what a reviewer should look at."},
 		},
 		Before: compare,
 	}

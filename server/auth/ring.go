@@ -256,7 +256,7 @@ func rotate(path string, now time.Time, notice time.Duration, next func(*ring) (
 	lock := path + lockEnding
 	f, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return Info{}, fmt.Errorf("%s is there: somebody rotates just now; if nobody does, remove it", lock)
+		return Info{}, fmt.Errorf("%s exists: another process rotates the keys; if none does, remove the file", lock)
 	}
 	if err != nil {
 		return Info{}, err

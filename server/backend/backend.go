@@ -2,7 +2,7 @@
 // of which server has whose streams. It is the only place that knows the modes; to
 // everything else embedded and distributed are alike.
 //
-// Concurrency: a Backend may be used by many goroutines.
+// Concurrency: a Backend is safe for concurrent use.
 package backend
 
 import (

@@ -3,7 +3,7 @@
 //
 // It owns when files are read. It does not own who is trusted, or what is served.
 //
-// Concurrency: a Certificate may be used by many goroutines. Files are read under its mutex,
+// Concurrency: a Certificate is safe for concurrent use. Files are read under its mutex,
 // at most once a second.
 package certificate
 

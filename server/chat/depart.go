@@ -49,7 +49,7 @@ func (s *Service) Depart(ctx context.Context, user, chatID string) error {
 			return err
 		}
 	}
-	return fmt.Errorf("chat: %w: nobody became the owner of the chat", store.ErrConflict)
+	return fmt.Errorf("chat: %w: no member became the owner of the chat", store.ErrConflict)
 }
 
 // departAttempts is how often a departure starts over.

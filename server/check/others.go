@@ -186,7 +186,7 @@ func (c *checker) outbox() error {
 		if shard := event.Shard(o.ChatID); shard != o.Shard {
 			moved := o
 			moved.Shard = shard
-			return c.found(OutboxWrong, row.Key, fmt.Sprintf("the chat's shard is %d: nobody publishes the row", shard),
+			return c.found(OutboxWrong, row.Key, fmt.Sprintf("the chat's shard is %d: no relay publishes the row", shard),
 				"--repair moves it", put(moved.Key(), row.Item), remove(row.Key))
 		}
 		if event.IsSearchStream(o.ChatID) {

@@ -86,7 +86,7 @@ func (p *chats) pendingRow(o *storedChat, c *derive.Chat) error {
 		if o.pending == nil && bad == nil {
 			return nil
 		}
-		return p.found(PendingWrong, key, "the events say that nobody is on the way in", "--repair removes the row",
+		return p.found(PendingWrong, key, "the events say that no member is on the way in", "--repair removes the row",
 			remove(key))
 	}
 	var d differences

@@ -47,7 +47,7 @@ func (s *stream) advance() error {
 			return fmt.Errorf("%s cannot be read further: %w", s.table, s.bad)
 		case errors.Is(s.bad, raw.ErrKey):
 			if err := s.c.found(RowUnreadable, place(fmt.Sprintf("%s/%s", s.table, s.row.Key.PK)), s.bad.Error(),
-				"it does no harm, but somebody wrote it: "+restoreBackup); err != nil {
+				"it does no harm, but a program wrote it: "+restoreBackup); err != nil {
 				return err
 			}
 		default:

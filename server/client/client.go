@@ -7,7 +7,7 @@
 //
 // # Concurrency
 //
-// A Client may be used by many goroutines. [Client.Run] does the work and must
+// A Client is safe for concurrent use. [Client.Run] does the work and must
 // run for anything to happen; what is requested before it begins is done then.
 // The Machine is guarded by one mutex, which is held across no call.
 package client

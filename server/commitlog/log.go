@@ -9,7 +9,7 @@
 // Durable topics hold messages, topics of the event log hold records of Kafka or references
 // to events of chats (package record). The number of a topic says which.
 //
-// Concurrency: a Log may be used by many goroutines. A Batch never changes once it is made
+// Concurrency: a Log is safe for concurrent use. A Batch never changes once it is made
 // and is shared by all who read it.
 //
 // It is one package because positions, batches and producers change together, in one write

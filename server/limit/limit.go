@@ -18,7 +18,7 @@
 //
 // # Concurrency
 //
-// A Limiter may be used by many goroutines. Its mutexes, one per shard of the keys, are held
+// A Limiter is safe for concurrent use. Its mutexes, one per shard of the keys, are held
 // for a few instructions only; no call is made under them.
 package limit
 

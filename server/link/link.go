@@ -29,7 +29,7 @@
 //
 // # Concurrency
 //
-// A Mesh may be used by many goroutines; Run is called once.
+// A Mesh is safe for concurrent use; Run is called once.
 package link
 
 import (

@@ -7,7 +7,7 @@
 //
 // It owns this rule, and no work.
 //
-// Concurrency: a Window and a Throttle may be used by many goroutines, a Pace by one.
+// Concurrency: a Window and a Throttle are safe for concurrent use; one goroutine uses a Pace.
 package pace
 
 import (

@@ -5,7 +5,7 @@
 // It owns that order. Who is let in, what is checked and what errors mean belongs to the
 // services: package api for users, package ops for operators.
 //
-// Concurrency: a Chain does not change and may be used by many goroutines.
+// Concurrency: a Chain does not change and is safe for concurrent use.
 package rpc
 
 import (

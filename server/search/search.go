@@ -7,7 +7,7 @@
 //
 // The package owns these forms and the table from types to topics. It neither stores
 // (package search/record) nor publishes (package workers/searchrelay). Everything in it is
-// pure and may be used by many goroutines.
+// pure and safe for concurrent use.
 package search
 
 import (

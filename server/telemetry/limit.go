@@ -19,7 +19,7 @@ const (
 // number is small; what differs stands in attributes. Records below Warn are not limited:
 // none of them is written in a loop.
 //
-// Concurrency: it may be used by many goroutines; handlers derived from one share its
+// Concurrency: it is safe for concurrent use; handlers derived from one share its
 // counts.
 type limiter struct {
 	slog.Handler

@@ -12,7 +12,7 @@
 // read through sign-ins. A record with a target stands once more in the target's partition
 // of the month, an event also in its actor's. They are written in one plan.
 //
-// Concurrency: a Log may be used by many goroutines and processes.
+// Concurrency: a Log is safe for concurrent use, also by several processes.
 package audit
 
 import (

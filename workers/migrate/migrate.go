@@ -129,7 +129,7 @@ var (
 	ErrBusy         = errors.New("migrate: another migration is under way")
 	ErrTopicInUse   = errors.New("migrate: the new topic is in use")
 	ErrTooSlow      = errors.New("migrate: the groups or relays took too long")
-	ErrAborted      = errors.New("migrate: somebody has aborted the migration")
+	ErrAborted      = errors.New("migrate: an operator has aborted the migration")
 	ErrCannotAbort  = errors.New("migrate: nothing can be aborted")
 	ErrCannotRetire = errors.New("migrate: the topic cannot be retired")
 )

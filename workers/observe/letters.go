@@ -8,11 +8,11 @@ import (
 
 // DeadLetters registers how many dead letters wait for an operator.
 func DeadLetters(m *telemetry.Metrics, w *deadletter.Watch) {
-	m.Gauge(telemetry.DeadLettersOpen, "Dead letters of events that nobody has redriven or discarded.",
+	m.Gauge(telemetry.DeadLettersOpen, "Dead letters of events that were neither redriven nor discarded.",
 		func() float64 { return float64(w.Stats().Letters) })
 	m.Gauge(telemetry.DeadLettersOldest, "Time since the first of them failed, in seconds.",
 		func() float64 { return w.Stats().Oldest.Seconds() })
-	m.Gauge(telemetry.TopicLettersOpen, "Dead letters of topics that nobody has redriven or discarded.",
+	m.Gauge(telemetry.TopicLettersOpen, "Dead letters of topics that were neither redriven nor discarded.",
 		func() float64 { return float64(w.Stats().Topics) })
 }
 

@@ -92,7 +92,7 @@ var mappings = []mapping{
 	{migrate.ErrBusy, connect.CodeFailedPrecondition, "MIGRATION_UNDER_WAY", ""},
 	{migrate.ErrTopicInUse, connect.CodeFailedPrecondition, "TOPIC_IN_USE", ""},
 	{migrate.ErrTooSlow, connect.CodeAborted, "MIGRATION_TOO_SLOW", ""},
-	{migrate.ErrAborted, connect.CodeAborted, "MIGRATION_ABORTED", "somebody has aborted the migration"},
+	{migrate.ErrAborted, connect.CodeAborted, "MIGRATION_ABORTED", "an operator has aborted the migration"},
 	{migrate.ErrCannotAbort, connect.CodeFailedPrecondition, "NOTHING_TO_ABORT", ""},
 	{migrate.ErrCannotRetire, connect.CodeFailedPrecondition, "TOPIC_IN_USE", ""},
 	{versions.ErrChanged, connect.CodeAborted, "MIGRATION_CHANGED",

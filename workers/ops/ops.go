@@ -19,7 +19,7 @@
 //
 // # Concurrency
 //
-// A Service may be used by many goroutines; at most maxCalls calls run at a time, since
+// A Service is safe for concurrent use; at most maxCalls calls run at a time, since
 // each may read a whole topic.
 //
 // It is one package because every call passes the same admission and audit, and no other

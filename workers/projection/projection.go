@@ -41,7 +41,7 @@
 // finds a build of a newer version waits, and one that finds none of its own begins a
 // rebuild.
 //
-// Concurrency: a Set may be used by many goroutines, Run by one.
+// Concurrency: a Set is safe for concurrent use; one goroutine calls Run.
 package projection
 
 import (

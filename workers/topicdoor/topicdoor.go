@@ -66,7 +66,7 @@ func Handlers(c Config) map[string]http.Handler {
 type passing struct{ Config }
 
 // errNobody says that nobody has let a call in.
-var errNobody = errors.New("topicdoor: a call of nobody")
+var errNobody = errors.New("topicdoor: a call without a caller")
 
 // RoundTrip implements http.RoundTripper.
 func (p passing) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -24,7 +24,7 @@ var namingRules = []Rule{
 		Suggestion: "Set the field."},
 	{ID: EventTopicUnknown, Code: "A04", Severity: Block, Traits: AboutNaming,
 		Title:      "topic is not one of the known ones",
-		Why:        "topics in schemacheck.yaml has all topics that events may declare; a typing error makes one that nobody reads.",
+		Why:        "topics in schemacheck.yaml has all topics that events may declare; a typing error makes one without readers.",
 		Suggestion: "Correct the topic, or add it to the list."},
 	{ID: EventFieldMissing, Code: "A05", Severity: Block, Traits: AboutNaming,
 		Title:      "event lacks a field that every event carries",

@@ -89,7 +89,7 @@ var validationRules = []Rule{
 		Suggestion: "Keep the rules in force."},
 	{ID: ValidationRewritten, Code: "Y17", Severity: Warn,
 		Title:      "validation rule rewritten to an equivalent one",
-		Why:        "The same values pass; it is reported so that somebody looks at it.",
+		Why:        "The same values pass; a reviewer should look at the change.",
 		Suggestion: "Keep the rule as it was written."},
 	{ID: RequiredOneofAdded, Code: "Y18", Severity: Block, NewReadsOld: true, Form: "rules",
 		Title:      "oneof added that validation requires",

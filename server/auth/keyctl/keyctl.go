@@ -74,7 +74,7 @@ func rotate(c Config) *cobra.Command {
 		Use: "rotate", Short: "add a key that signs from soon on, in place of the one that does", Args: cobra.ArbitraryArgs,
 		Long: "  Every process reads the file again within seconds. Where processes have copies of the file, all must\n" +
 			"  have the new one before its key signs. Tokens of the key before are accepted for a day longer, so\n" +
-			"  nobody is refused. --at-once ends all access tokens instead; devices fetch others.\n" +
+			"  no user is refused. --at-once ends all access tokens instead; devices fetch others.\n" +
 			"  Other secrets are derived from the root secret of the file, which is its first key, and no rotation changes\n" +
 			"  them: those of the links between servers, of refresh tokens, codes, keys of service accounts and\n" +
 			"  synchronisation. So after a theft of the file use --at-once --root: it also puts another root secret into the\n" +

@@ -4,7 +4,7 @@
 // sleeps. It owns the measuring and the words in the log; what follows from a jump is the
 // caller's to decide. Whether the clock was right to begin with it cannot know.
 //
-// Concurrency: a Watch may be used by many goroutines; Run is called once.
+// Concurrency: a Watch is safe for concurrent use; Run is called once.
 package clock
 
 import (

@@ -38,7 +38,7 @@ var (
 	MembersCannotAdd = &Refusal{Rule: "MEMBERS_CANNOT_ADD", is: ErrForbidden,
 		Text: "only the owner and admins add members"}
 	AdminsCannotAddAdmins = &Refusal{Rule: "ADMINS_CANNOT_ADD_ADMINS", is: ErrForbidden,
-		Text: "only the owner adds somebody as an admin"}
+		Text: "only the owner adds admins"}
 	MembersCannotRemove = &Refusal{Rule: "MEMBERS_CANNOT_REMOVE", is: ErrForbidden,
 		Text: "only the owner and admins remove members"}
 	AdminsCannotRemoveAdmins = &Refusal{Rule: "ADMINS_CANNOT_REMOVE_ADMINS", is: ErrForbidden,
@@ -59,7 +59,7 @@ var (
 	RoleNotAssignable = &Refusal{Rule: "ROLE_NOT_ASSIGNABLE", is: ErrInvalidOperation,
 		Text: "the role must be admin or member: a chat has one owner, who created it"}
 	CannotRemoveSelf = &Refusal{Rule: "CANNOT_REMOVE_SELF", is: ErrInvalidOperation,
-		Text: "nobody removes themselves: leave the chat instead"}
+		Text: "you cannot remove yourself: leave the chat instead"}
 	OwnerCannotBeRemoved = &Refusal{Rule: "OWNER_CANNOT_BE_REMOVED", is: ErrInvalidOperation,
 		Text: "the owner cannot be removed"}
 	OwnerCannotLeave = &Refusal{Rule: "OWNER_CANNOT_LEAVE", is: ErrInvalidOperation,

@@ -14,7 +14,7 @@
 //
 // # Concurrency
 //
-// Lanes may be used by many goroutines. One mutex guards all lanes; it is held for a few
+// Lanes are safe for concurrent use. One mutex guards all lanes; it is held for a few
 // steps, never while a group runs.
 package groupcommit
 

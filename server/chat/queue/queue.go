@@ -24,7 +24,7 @@
 //
 // # Concurrency
 //
-// Queues may be used by many goroutines. Everything of a chat but what the leader owns
+// Queues are safe for concurrent use. Everything of a chat but what the leader owns
 // changes only under its shard's mutex, and that only by the leader, to whom the mutex
 // passed the lead. A waiter that is woken and whose context ends at the same moment checks
 // under the mutex which came first.

@@ -2,7 +2,7 @@
 // another one is needed.
 //
 // It owns where the token stands in a request; where tokens come from, and when another one
-// is due, is its users' business. Concurrency: Tokens may be used by many goroutines.
+// is due, is its users' business. Concurrency: Tokens are safe for concurrent use.
 package bearer
 
 import (

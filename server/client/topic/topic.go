@@ -31,7 +31,7 @@
 //
 // # Concurrency
 //
-// Client and Publisher may be used by many goroutines. Handlers are called by as many as
+// Client and Publisher are safe for concurrent use. Handlers are called by as many as
 // [ConsumerConfig] says, for one message of a key at a time.
 package topic
 

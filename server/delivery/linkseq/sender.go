@@ -26,7 +26,7 @@
 //
 // # Concurrency
 //
-// Sender and Receiver may be used by many goroutines. The order in which Next
+// Sender and Receiver are safe for concurrent use. The order in which Next
 // returns envelopes for a peer must be the order in which they are sent, or the
 // receiver sees gaps where there are none.
 package linkseq

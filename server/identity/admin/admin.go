@@ -6,7 +6,7 @@
 // sessions, revocation, service accounts or limits, nor who may call (package roles) or what
 // is recorded of a call (package ops).
 //
-// Concurrency: everything may be used by many goroutines.
+// Concurrency: everything is safe for concurrent use.
 package admin
 
 import (

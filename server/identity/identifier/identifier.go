@@ -4,7 +4,7 @@
 // It owns the table identifiers. An identifier has one user, who has proven it; a user has at
 // most ten. It does not own how one is proven (package otp) nor who may ask whose it is.
 //
-// Concurrency: a Directory may be used by many goroutines and processes.
+// Concurrency: a Directory is safe for concurrent use, also by several processes.
 package identifier
 
 import (

@@ -25,7 +25,7 @@
 // It owns the table otp_requests. It does not own the ways to a person (package sender) nor
 // what a proof is good for (package signin).
 //
-// Concurrency: a Service may be used by many goroutines and processes.
+// Concurrency: a Service is safe for concurrent use, also by several processes.
 package otp
 
 import (

@@ -2,7 +2,7 @@
 // them.
 //
 // It owns how the words of one package become those of package admin, and nothing else.
-// Concurrency: everything may be used by many goroutines.
+// Concurrency: everything is safe for concurrent use.
 package parts
 
 import (

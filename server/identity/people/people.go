@@ -21,7 +21,7 @@
 //
 // # Concurrency
 //
-// A Service may be used by many goroutines; Follow and Carry run once each. No mutex is held
+// A Service is safe for concurrent use; Follow and Carry run once each. No mutex is held
 // across a call of the store or a hook.
 package people
 
@@ -56,7 +56,7 @@ const (
 var (
 	ErrUnknown        = errors.New("people: there is no such user")
 	ErrEtag           = errors.New("people: the profile has another etag")
-	ErrHandleTaken    = errors.New("people: somebody has this handle")
+	ErrHandleTaken    = errors.New("people: the handle is taken")
 	ErrHandleReserved = errors.New("people: this handle is reserved")
 	ErrHandleTooSoon  = errors.New("people: the handle changed less than a day ago")
 	ErrSelf           = errors.New("people: this is the caller")

@@ -226,7 +226,7 @@ func (s *Service) loadLog(ctx context.Context, l people.RevocationLog, from int6
 // means nobody who is known.
 func (s *Service) applyUnreadable(r people.Revocation, key store.Key) {
 	if s.unreadable.Add(1) == 1 {
-		s.cfg.Logger.Error("a row of revocations cannot be read; who it names is refused, if it names somebody", "row", key)
+		s.cfg.Logger.Error("a row of revocations cannot be read; the server refuses a user whom it names", "row", key)
 	}
 	if r.Subject == "" || len(r.Subject) > maxID {
 		return
@@ -284,7 +284,7 @@ func (s *Service) Run(ctx context.Context, ready func()) error {
 				s.cfg.Logger.Info("what was revoked is known again")
 			}
 		case !failed:
-			s.cfg.Logger.Error("what was revoked cannot be read; nobody is admitted while it is not known", "after", MaxAge,
+			s.cfg.Logger.Error("revocations cannot be read; the server admits no user until it has read them", "after", MaxAge,
 				"error", err)
 		}
 		failed = err != nil

@@ -4,7 +4,7 @@
 // It owns the kinds of events and their form in the log and in the counters. It keeps
 // nothing. Events have ids only: no identifier, no code, no token.
 //
-// Concurrency: a Log may be used by many goroutines.
+// Concurrency: a Log is safe for concurrent use.
 package securitylog
 
 import (

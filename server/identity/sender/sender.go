@@ -6,7 +6,7 @@
 // number and for no longer than they are good; those that could not be sent are counted and
 // forgotten: their owner asks for another.
 //
-// Concurrency: everything may be used by many goroutines.
+// Concurrency: everything is safe for concurrent use.
 package sender
 
 import (

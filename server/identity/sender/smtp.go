@@ -144,7 +144,7 @@ func (s *SMTP) text(from *mail.Address, m otp.Message) []byte {
 		b.WriteString(h[0] + ": " + h[1] + "\r\n")
 	}
 	fmt.Fprintf(&b, "\r\nSomebody, probably you, asked for a code to sign in with this address. It is good for a few\r\n"+
-		"minutes, and once. Give it to nobody. If you did not ask for it, you need not do anything.\r\n\r\n%s\r\n", m.Code)
+		"minutes, and once. Do not give it to anyone. If you did not ask for it, you need not do anything.\r\n\r\n%s\r\n", m.Code)
 	return []byte(b.String())
 }
 

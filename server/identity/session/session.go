@@ -12,7 +12,7 @@
 // sees to if a process ended in between. It does not own access tokens (Issue) nor how
 // somebody proves who they are.
 //
-// Concurrency: a Service may be used by many goroutines and processes.
+// Concurrency: a Service is safe for concurrent use, also by several processes.
 package session
 
 import (

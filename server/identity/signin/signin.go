@@ -5,7 +5,7 @@
 // uses the code up and begins the session, or nobody where people cannot sign up by
 // themselves. It does not own codes, identifiers or sessions.
 //
-// Concurrency: a Service may be used by many goroutines and processes.
+// Concurrency: a Service is safe for concurrent use, also by several processes.
 package signin
 
 import (

@@ -8,7 +8,7 @@
 // whoever something happens to. What users write, tokens, codes and identifiers have no
 // place in an event; who is not known yet is named by a hash.
 //
-// Concurrency: a Recorder may be used by many goroutines.
+// Concurrency: a Recorder is safe for concurrent use.
 package trail
 
 import (

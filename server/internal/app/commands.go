@@ -154,7 +154,7 @@ func (p *commandLine) kafkaCommand() *cobra.Command {
 // that messages are published to since the last migration.
 func printKafka(ctx context.Context, cfg Config, stdout io.Writer) error {
 	if cfg.distributed() {
-		return errors.New("the brokers are not Parley's own: ask whoever runs them")
+		return errors.New("the brokers are not Parley's own: ask their operators")
 	}
 	path := filepath.Join(cfg.DataDir, port.File)
 	c, err := port.Load(cfg.DataDir)

@@ -4,7 +4,7 @@
 // access token and how they are bounded, and its part of the table of errors. It does not own
 // the chain around the handlers (package api) nor who has a token (package auth).
 //
-// Concurrency: a Server may be used by many goroutines.
+// Concurrency: a Server is safe for concurrent use.
 package authapi
 
 import (

@@ -5,7 +5,7 @@
 // DynamoDB's units. Taps listen on loopback and change no traffic, except the addresses that
 // Kafka's brokers give to their clients. TLS cannot be tapped.
 //
-// Concurrency: a Tap may be used by many goroutines.
+// Concurrency: a Tap is safe for concurrent use.
 package callcount
 
 import (

@@ -7,7 +7,7 @@
 //
 // # Concurrency
 //
-// The handler may be used by many goroutines. Pages are made when the first one is asked for,
+// The handler is safe for concurrent use. Pages are made when the first one is asked for,
 // so that a process which nobody reads from does not pay for them, and never change.
 package docsite
 

@@ -34,10 +34,10 @@ const errorsPage = root + "/server/docs/errors.md"
 
 // depends says what the text of a reason says where it depends on the request.
 var depends = map[string]string{
-	"FORBIDDEN":        "the text names what is somebody else's",
+	"FORBIDDEN":        "the text names what belongs to another user",
 	"INVALID_ARGUMENT": "the request can never be right; text and `BadRequest` name the fields",
-	"USER_NOT_FOUND":   "the text names the user who is not there",
-	"TOO_MANY_CHATS":   "the text says whose chats are too many, and how many are allowed",
+	"USER_NOT_FOUND":   "the text names the unknown user",
+	"TOO_MANY_CHATS":   "the text names the user with too many chats, and says how many are allowed",
 	"TOO_LARGE":        "the text says how large what was sent may be",
 }
 

@@ -6,7 +6,7 @@
 // and that what happens to accounts is in the audit. It owns no rule: each part has its own
 // package below identity, and the gate is package auth's.
 //
-// Concurrency: everything may be used by many goroutines once New has returned.
+// Concurrency: everything is safe for concurrent use once New has returned.
 package identityplane
 
 import (

@@ -15,7 +15,7 @@
 //
 // # Concurrency
 //
-// Everything here may be used by many goroutines. Mutexes are held for a few instructions
+// Everything here is safe for concurrent use. Mutexes are held for a few instructions
 // only; no call is made under them.
 package ratelimit
 

@@ -2,7 +2,7 @@
 //
 // It owns what is between the wire and the use case: the handlers, the limits of requests,
 // and its part of the table of errors. Who calls, and whether a request is valid, is known
-// when it is called (package api). Concurrency: a Server may be used by many goroutines.
+// when it is called (package api). Concurrency: a Server is safe for concurrent use.
 package searchapi
 
 import (

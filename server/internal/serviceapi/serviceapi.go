@@ -3,7 +3,7 @@
 //
 // It owns the handlers, and the one table of scopes. What an account is and for whom it may
 // speak is known when it is called (packages identity/service and auth). Concurrency: a
-// Server may be used by many goroutines.
+// Server is safe for concurrent use.
 package serviceapi
 
 import (

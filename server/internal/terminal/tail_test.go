@@ -144,7 +144,7 @@ func TestLogin(t *testing.T) {
 		{listen, "tail --token-file " + file("bad", "bad"), "put another one there", false},
 		{listen, "tail --token-file " + file("empty", ""), "put another one there", false},
 		{listen, "tail --token-file /nowhere/token", "no such file", false},
-		{"127.0.0.1:1", "tail alice", "nobody answers at http://127.0.0.1:1", false},
+		{"127.0.0.1:1", "tail alice", "no server answers at http://127.0.0.1:1", false},
 		{listen, "tail", "a user is needed", true},
 		{listen, "tail alice bob", "one user", true},
 		{listen, "tail alice --token-file x", "name a user or a token file", true},

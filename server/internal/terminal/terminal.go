@@ -115,7 +115,7 @@ func command(
 func told(err error, base string) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
-		return fmt.Errorf("nobody answers at %s (%w): is the server running? --url says where", base, op.Err)
+		return fmt.Errorf("no server answers at %s (%w): is it running? --url says where", base, op.Err)
 	}
 	var remote *connect.Error
 	if errors.As(err, &remote) && remote.Message() != "" {

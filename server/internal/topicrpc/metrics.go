@@ -83,7 +83,7 @@ func (p *Module) measureUse() {
 		func(c *topic.Counters) *atomic.Int64 { return &c.HeartbeatsFailed })
 	counter(telemetry.TopicDeadLetters, "Messages that went to a topic of dead letters.",
 		func(c *topic.Counters) *atomic.Int64 { return &c.DeadLetters })
-	counter(telemetry.TopicTrimmed, "Messages removed because nobody needs them any more, or by a purge.",
+	counter(telemetry.TopicTrimmed, "Messages removed because no group needs them any more, or by a purge.",
 		func(c *topic.Counters) *atomic.Int64 { return &c.Trimmed })
 	counter(telemetry.TopicTrimsSkipped, "Times that a group kept a partition from being trimmed.",
 		func(c *topic.Counters) *atomic.Int64 { return &c.TrimsSkipped })

@@ -57,7 +57,7 @@ var _ connect.Interceptor = (*Router)(nil)
 func NewRouter(c RouterConfig) *Router { return &Router{c} }
 
 // errNoOwner says that a call did nothing, because nobody has the slot.
-var errNoOwner = errors.New("topicrpc: nobody has the slot")
+var errNoOwner = errors.New("topicrpc: no server owns the slot")
 
 // slotPlace is where a request belongs.
 type slotPlace struct {

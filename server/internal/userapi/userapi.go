@@ -2,8 +2,8 @@
 //
 // It owns what is between the wire and the use case: the handlers, what text people may
 // show, and its part of the table of errors. Who calls, and whether a request is valid, is
-// known when it is called (package api). Concurrency: a Server may be used by many
-// goroutines.
+// known when it is called (package api). Concurrency: a Server is safe for concurrent
+// use.
 package userapi
 
 import (
@@ -190,13 +190,13 @@ var table = []struct {
 	{people.ErrEtag, api.Refusal{Code: connect.CodeAborted, Reason: "VERSION_MISMATCH",
 		Text: "the profile has another etag: read it, and decide again"}},
 	{people.ErrHandleTaken, api.Refusal{Code: connect.CodeAlreadyExists, Reason: "HANDLE_TAKEN",
-		Text: "somebody has this handle, or had it until a short time ago"}},
+		Text: "another user has this handle, or had it until a short time ago"}},
 	{people.ErrHandleReserved, api.Refusal{Code: connect.CodeInvalidArgument, Reason: "HANDLE_RESERVED",
 		Text: "this handle is reserved"}},
 	{people.ErrHandleTooSoon, api.Refusal{Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
 		Text: "a handle changes at most once a day", Retry: time.Hour}},
 	{people.ErrSelf, api.Refusal{Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT",
-		Text: "user_id: must be somebody else"}},
+		Text: "user_id: must be another user"}},
 	{people.ErrTooManyBlocked, api.Refusal{Code: connect.CodeFailedPrecondition, Reason: "TOO_MANY_BLOCKED",
 		Text: "the block list has as many entries as it can have"}},
 	{people.ErrNoInvitation, api.Refusal{Code: connect.CodeNotFound, Reason: "INVITATION_NOT_FOUND",

@@ -2,7 +2,7 @@
 // keep them.
 //
 // It owns that a page loads and runs nothing but itself. It does not own what pages say.
-// Concurrency: everything may be used by many goroutines.
+// Concurrency: everything is safe for concurrent use.
 package webpage
 
 import (

@@ -3,7 +3,7 @@
 //
 // It owns their text, and that nothing of a request is repeated in it that could harm who
 // pastes it. It shows no token on the page: whoever reaches the server sees that.
-// Concurrency: everything may be used by many goroutines.
+// Concurrency: everything is safe for concurrent use.
 package welcome
 
 import (

@@ -5,7 +5,7 @@
 // It owns the table of roles and rights, its forms for people (commands, Terraform), its
 // application and verification, and the check at the start that a process has what its
 // jobs need. It does not own how a user proves who it is (package kafka) or the topics
-// themselves. Concurrency: everything may be used by many goroutines.
+// themselves. Concurrency: everything is safe for concurrent use.
 package acl
 
 import (

@@ -2,7 +2,7 @@
 // there is none.
 //
 // It owns the messages for operators; settings and clients are package kafka's.
-// Concurrency: everything may be used by many goroutines.
+// Concurrency: everything is safe for concurrent use.
 package dial
 
 import (

@@ -37,7 +37,7 @@ func Advised(replication int16) []Advice {
 	return []Advice{
 		{
 			"default.replication.factor", atLeast(int(replication)), fmt.Sprintf("%d or more", replication),
-			"a topic that somebody makes without saying how has too few copies",
+			"a topic that is created without a factor has too few copies",
 		},
 		{
 			"min.insync.replicas", atLeast(inSync), fmt.Sprintf("%d or more", inSync),

@@ -9,7 +9,7 @@
 // The package owns connections, credentials and where the rows of consumer groups are. It does not own the protocol
 // (package serve), what happens in groups (package group) or the log.
 //
-// Concurrency: a Port may be used by many goroutines.
+// Concurrency: a Port is safe for concurrent use.
 package port
 
 import (

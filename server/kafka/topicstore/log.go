@@ -23,7 +23,7 @@
 // It is one package because what is written, read, followed and shown is about one state,
 // under one lock.
 //
-// Concurrency: a Log may be used by many goroutines. One goroutine writes; the lock guards
+// Concurrency: a Log is safe for concurrent use. One goroutine writes; the lock guards
 // what it shares with others and is never held while a broker is asked.
 package topicstore
 

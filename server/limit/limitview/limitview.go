@@ -4,7 +4,7 @@
 // without the length of a network. It takes nothing from whom it looks at. Limits and buckets
 // are package limit's.
 //
-// Concurrency: a View may be used by many goroutines.
+// Concurrency: a View is safe for concurrent use.
 package limitview
 
 import (

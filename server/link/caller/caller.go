@@ -38,7 +38,7 @@ func (c Caller) Introduce(h http.Header) error {
 }
 
 // errNobody says that a call names nobody.
-var errNobody = errors.New("caller: the call says of nobody that it is theirs")
+var errNobody = errors.New("caller: the call names no caller")
 
 // From reads who calls.
 func From(h http.Header) (c Caller, err error) {

@@ -2,7 +2,7 @@
 // rounds and their medians, a report as JSON, and two reports compared.
 //
 // It owns the form of a report, which later versions of the program read. Concurrency: a
-// Histogram may be used by many goroutines, everything else by one.
+// Histogram is safe for concurrent use; one goroutine uses everything else.
 package figure
 
 import (

@@ -2,7 +2,7 @@
 // is answered: the server's metrics, the disk, its own processor time, a clock to send by,
 // and the lines for whoever looks on.
 //
-// Concurrency: a Server may be used by many goroutines, everything else by one.
+// Concurrency: a Server is safe for concurrent use; one goroutine uses everything else.
 package probe
 
 import (

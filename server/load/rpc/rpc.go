@@ -6,7 +6,7 @@
 // errors that servers answer with. What is called and what messages mean belongs to its
 // callers: they give and get encoded messages.
 //
-// Concurrency: a Conn and a Pool may be used by many goroutines. The functions of a stream
+// Concurrency: a Conn and a Pool are safe for concurrent use. The functions of a stream
 // run on the connection's reader, one at a time, and must not wait.
 package rpc
 

@@ -157,7 +157,7 @@ func (o *Options) declare(fs *pflag.FlagSet) {
 	fs.IntVar(&o.PerConnection, "per-connection", 1, "clients that share a connection")
 	fs.IntVar(&o.Size, "size", 128, "bytes of a message's text")
 	fs.BoolVar(&o.ClientIDs, "client-ids", false, "send with a client_message_id, as clients do that repeat sends")
-	fs.BoolVar(&o.NoStreams, "no-streams", false, "nobody listens: the sends alone")
+	fs.BoolVar(&o.NoStreams, "no-streams", false, "sends alone, without streams")
 	fs.DurationVar(&o.MarkEvery, "mark-every", 100*time.Millisecond,
 		"how often a client of receipts says what it has read; 0: a call for each message")
 	fs.DurationVar(&o.Duration, "duration", 10*time.Second, "of a round")

@@ -1,7 +1,7 @@
 // Package routingtest is the routing table of one process, for tests: package routing's
 // contract without Redis, and with failures on demand.
 //
-// Concurrency: a Memory may be used by many goroutines.
+// Concurrency: a Memory is safe for concurrent use.
 package routingtest
 
 import (

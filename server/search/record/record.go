@@ -18,7 +18,7 @@
 //
 // # Concurrency
 //
-// A Recorder may be used by many goroutines. A lane's stream belongs to the goroutine that
+// A Recorder is safe for concurrent use. A lane's stream belongs to the goroutine that
 // runs the lane's group.
 package record
 

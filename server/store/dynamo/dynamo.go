@@ -30,7 +30,7 @@
 //
 // # Concurrency
 //
-// A Store has no state but counters and may be used by many goroutines. Close waits
+// A Store has no state but counters and is safe for concurrent use. Close waits
 // for calls under way.
 package dynamo
 

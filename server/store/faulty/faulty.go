@@ -6,7 +6,7 @@
 // ([Random]), or as a test likes. The package owns no data and adds no promise to those of
 // the store below.
 //
-// Concurrency: a Store may be used by many goroutines. The policy is called under a lock,
+// Concurrency: a Store is safe for concurrent use. The policy is called under a lock,
 // in the order of the calls' numbers, so that it needs none of its own; with calls in a
 // fixed order a run is repeatable. Delays and lost answers wait outside the lock.
 package faulty

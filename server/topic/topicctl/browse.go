@@ -15,7 +15,7 @@ import (
 
 func (p *program) get() *cobra.Command {
 	return p.command(spec{
-		use: "get TOPIC ID", short: "print a message, and take it from nobody", args: 2,
+		use: "get TOPIC ID", short: "print a message; groups keep theirs", args: 2,
 		long: `  server topics get orders 0-1041
   server topics get orders 0-1041 --json
 `,
@@ -46,7 +46,7 @@ type browseFlags struct {
 func (p *program) browse() *cobra.Command {
 	f := &browseFlags{}
 	return p.command(spec{
-		use: "browse TOPIC", short: "print the messages that a topic has, and take them from nobody", args: 1,
+		use: "browse TOPIC", short: "print the messages of a topic; groups keep theirs", args: 1,
 		long: `  It needs no group and changes none: what it prints is still delivered. Partitions come one after the
   other. "topics tail" follows a topic.
 

@@ -88,7 +88,7 @@ func (p *program) monitors() *cobra.Command {
 	var k topicv1.MonitorKind
 	return p.command(spec{
 		operators: true,
-		use:       "monitors [TOPIC]", short: "what needs somebody's attention", more: true,
+		use:       "monitors [TOPIC]", short: "what needs an operator's attention", more: true,
 		long: `  server topics monitors
   server topics monitors orders --kind stuck
 `,
@@ -200,7 +200,7 @@ func (p *program) forceComplete() *cobra.Command {
 	req := &topicv1.ForceCompleteRequest{}
 	return p.command(spec{
 		operators: true,
-		use:       "force-complete TOPIC AGE", short: "complete old messages that wait for nobody living", args: 2,
+		use:       "force-complete TOPIC AGE", short: "complete old messages that no living group is due", args: 2,
 		long: `  AGE is that of the youngest message that is completed, such as 90m or 7d. Living groups lose nothing, unless
   --force says so.
 
@@ -222,7 +222,7 @@ func (p *program) forceComplete() *cobra.Command {
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			err = c.say("%d messages were for nobody, %d held by groups that have ended, %d not for living groups any more",
+			err = c.say("%d messages were due to no group, %d held by groups that have ended, %d not for living groups any more",
 				res.GetOrphaned(), res.GetReleased(), res.GetSkipped())
 			if err != nil || execute {
 				return err

@@ -5,7 +5,7 @@
 // process does not have is not served. It does not own who is let in, with which role, what
 // is recorded, or the table of errors: package ops serves it in its own chain.
 //
-// Concurrency: everything may be used by many goroutines.
+// Concurrency: everything is safe for concurrent use.
 package adminapi
 
 import (

@@ -158,7 +158,7 @@ func TestCommands(t *testing.T) {
 	p.fails("audit export", "reason")
 	p.fails("users suspend alice --execute", "reason")
 	p.fails("users show alice --ops-address x", "ops-address must be host:port")
-	p.fails("users show alice --ops-address 127.0.0.1:1", "nobody serves operators at 127.0.0.1:1")
+	p.fails("users show alice --ops-address 127.0.0.1:1", "no server answers operators at 127.0.0.1:1")
 	p.fails("services add-key svc-0 --expires-in=-1h", "must not be negative")
 }
 

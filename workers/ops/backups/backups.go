@@ -4,7 +4,7 @@
 // It owns how long a snapshot exists. Package ops serves it in its own chain, which admits
 // operators, records calls and maps errors.
 //
-// Concurrency: a Service may be used by many goroutines.
+// Concurrency: a Service is safe for concurrent use.
 package backups
 
 import (

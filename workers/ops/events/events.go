@@ -4,7 +4,7 @@
 // It owns what is between the wire and the reads. It does not own who is let in, what is
 // recorded, or what errors mean: package ops serves it in the chain of its own calls.
 //
-// Concurrency: a Server may be used by many goroutines.
+// Concurrency: a Server is safe for concurrent use.
 package events
 
 import (

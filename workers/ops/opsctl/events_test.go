@@ -200,7 +200,7 @@ func TestPageOfEvents(t *testing.T) {
 		if line, ok := strings.CutPrefix(line, "server "); ok {
 			line, _, _ = strings.Cut(line, "#")
 			_, errs := c.run(1, line)
-			c.has(errs, "nobody serves operators")
+			c.has(errs, "no server answers operators")
 			n++
 		}
 	}

@@ -252,7 +252,7 @@ func (c *call) printSummary(s *opsv1.DeadLetterSummary, done string, execute boo
 		text string
 	}{
 		{s.GetFailed(), "failed again"}, {s.GetBehind(), "left behind an earlier one of their key"},
-		{s.GetNoHandler(), "of groups that nobody handles here"}, {s.GetTaken(), "taken by somebody else"},
+		{s.GetNoHandler(), "of groups without a handler here"}, {s.GetTaken(), "taken by another operator"},
 	} {
 		if p.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.text))

@@ -142,6 +142,6 @@ func retireTopic(fs *flag.FlagSet) func(*call, []string) error {
 			return err
 		}
 		fmt.Fprintf(c.cfg.Stdout, "the records of %s are older than its retention\n", safe(name))
-		return c.printDone(execute, "nobody reads it any more: it may be deleted")
+		return c.printDone(execute, "no group reads it any more: it may be deleted")
 	}
 }

@@ -22,8 +22,8 @@ func TestMigration(t *testing.T) {
 
 	out, errs := c.run(1, "migration run --partitions 128 --max-freeze 1s --execute messages.persisted")
 	c.has(out, "1 planned  messages.persisted.v2 will have 128 partitions", "2 created ", "3 frozen ",
-		"waits: nobody runs the relay of slot 0")
-	c.has(errs, "nothing is frozen any more, repeat it later; it waited for nobody runs the relay of slot 0",
+		"waits: no worker runs the relay of slot 0")
+	c.has(errs, "nothing is frozen any more, repeat it later; it waited for no worker runs the relay of slot 0",
 		"the same command continues from the last step")
 	s, err := versions.Load(t.Context(), r.Store)
 	if err != nil || s.Move == nil || s.Move.Phase != versions.Created || s.Frozen("messages.persisted") {

@@ -102,7 +102,7 @@ func Explain(err error) string {
 	}
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
-		return fmt.Sprintf("nobody serves operators at %s (%v): is the server running, or workers with the job ops? --ops-address says where", op.Addr, op.Err)
+		return fmt.Sprintf("no server answers operators at %s (%v): is the server running, or workers with the job ops? --ops-address says where", op.Addr, op.Err)
 	}
 	if remote.Code() == connect.CodeUnknown || remote.Code() == connect.CodeUnavailable && !connect.IsWireError(err) {
 		return strings.ReplaceAll(err.Error(), "\n", " ")
@@ -142,7 +142,7 @@ var commandGroups = map[string]map[string]command{
 		"run":    {"TOPIC", "move a topic to another number of partitions, or resume the move", migrateTopic},
 		"status": {"", "list the versions of the topics, and what is being migrated", migrationStatus},
 		"abort":  {"", "undo a migration whose new topic is not published to yet", abortMigration},
-		"retire": {"NAME", "have nobody read an old version any more, after its retention", retireTopic},
+		"retire": {"NAME", "stop all reads of an old version, after its retention", retireTopic},
 	},
 	"parked": {
 		"list":    {"", "list the keys whose records wait behind a dead letter", listParked},

@@ -129,7 +129,7 @@ func TestDeadLetters(t *testing.T) {
 	// Nothing is done without --execute.
 	r.Handle = func(context.Context, *kafka.Record) error { t.Error("called in a dry run"); return nil }
 	out, _ = c.run(0, "deadletters redrive --all")
-	c.has(out, "would be redriven", "7 chosen, 6 would be redriven, 1 of groups that nobody handles here",
+	c.has(out, "would be redriven", "7 chosen, 6 would be redriven, 1 of groups without a handler here",
 		"nothing was changed; add --execute to do it")
 	out, _ = c.run(0, "deadletters discard --reason test --all")
 	c.has(out, "7 chosen, 7 would be discarded", "nothing was changed")
@@ -350,7 +350,7 @@ func TestFailures(t *testing.T) {
 	absent := *c
 	absent.cfg.Address = "127.0.0.1:1"
 	_, errs = absent.run(1, "deadletters list")
-	if c.has(errs, "nobody serves operators at 127.0.0.1:1", "--ops-address"); strings.Count(errs, "\n") != 1 {
+	if c.has(errs, "no server answers operators at 127.0.0.1:1", "--ops-address"); strings.Count(errs, "\n") != 1 {
 		t.Error(errs)
 	}
 	other := *c

@@ -5,7 +5,7 @@
 // recorded (package ops serves it in its own chain), nor how a key is released: that follows
 // from what is done about its dead letters (package deadletter).
 //
-// Concurrency: a Service may be used by many goroutines.
+// Concurrency: a Service is safe for concurrent use.
 package parkedkeys
 
 import (

@@ -4,7 +4,7 @@
 // It owns what is between the wire and the projections. It does not own who is let in, what
 // is recorded, or the table of errors: package ops serves it in its own chain.
 //
-// Concurrency: a Service may be used by many goroutines.
+// Concurrency: a Service is safe for concurrent use.
 package projections
 
 import (

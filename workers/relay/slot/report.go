@@ -49,7 +49,7 @@ func Unreported(ctx context.Context, st store.Store, revision int64) ([]string, 
 	}
 	n := table.LeaseFrom(first).TotalSlots
 	if n < 1 {
-		return []string{"nobody runs the relay of slot 0"}, nil
+		return []string{"no worker runs the relay of slot 0"}, nil
 	}
 	keys := make([]store.Key, n)
 	for i := range keys {
@@ -63,7 +63,7 @@ func Unreported(ctx context.Context, st store.Store, revision int64) ([]string, 
 	for i, it := range items {
 		switch l := table.LeaseFrom(it); {
 		case l.Holder == "":
-			list = append(list, fmt.Sprintf("nobody runs the relay of slot %d", i))
+			list = append(list, fmt.Sprintf("no worker runs the relay of slot %d", i))
 		case it.Get(table.AttrReported).Int64() < revision:
 			list = append(list, fmt.Sprintf("the relay of slot %d (%s) has not reported yet", i, l.Holder))
 		}

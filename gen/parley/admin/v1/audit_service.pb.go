@@ -286,7 +286,7 @@ func (x *ListAuditResponse) GetNextPageToken() string {
 	return ""
 }
 
-// AuditRecord is what somebody did.
+// AuditRecord is an action of an operator, a user or a program.
 type AuditRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Unique.

@@ -26,7 +26,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Tokens are what a session's owner needs. They are shown once and belong to nobody else.
+// Tokens are what a session's owner needs. They are shown once and belong to no one else.
 type Tokens struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Token for all other calls: Authorization: Bearer.

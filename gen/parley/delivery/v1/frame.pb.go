@@ -332,7 +332,7 @@ type Frame_End struct {
 }
 
 type Frame_Profile struct {
-	// The profile of somebody who shares a chat with the stream's user changed.
+	// The profile of a user who shares a chat with the stream's user changed.
 	Profile *ProfileChanged `protobuf:"bytes,13,opt,name=profile,proto3,oneof"`
 }
 

@@ -48,7 +48,7 @@ type ListEventsRequest struct {
 	// With one of these statuses. Without published ones the outbox is read, and not the
 	// whole event store.
 	Statuses []EventStatus `protobuf:"varint,10,rep,packed,name=statuses,proto3,enum=parley.ops.v1.EventStatus" json:"statuses,omitempty"`
-	// Show what users wrote. That somebody asked for it is recorded.
+	// Show what users wrote. The audit records each such call.
 	Content bool `protobuf:"varint,11,opt,name=content,proto3" json:"content,omitempty"`
 	// Events wanted, at most 1,000; 0 means 100. A page ends early at 1 MiB of events.
 	PageSize int32 `protobuf:"varint,12,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -259,7 +259,7 @@ type GetEventRequest struct {
 	ChatId string `protobuf:"bytes,1,opt,name=chat_id,json=chatId,proto3" json:"chat_id,omitempty"`
 	// Its version.
 	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	// Show what users wrote. That somebody asked for it is recorded.
+	// Show what users wrote. The audit records each such call.
 	Content       bool `protobuf:"varint,3,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -371,7 +371,7 @@ type FoldChatRequest struct {
 	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	// As it was at this time: after the newest event that is not later.
 	At *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
-	// Show what users wrote. That somebody asked for it is recorded.
+	// Show what users wrote. The audit records each such call.
 	Content       bool `protobuf:"varint,4,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -754,7 +754,7 @@ func (x *ChatStateMember) GetJoinedVersion() int64 {
 	return 0
 }
 
-// ChatStateDeparted is somebody who left a chat.
+// ChatStateDeparted is a member who left a chat.
 type ChatStateDeparted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Who.

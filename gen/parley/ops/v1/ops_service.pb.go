@@ -35,7 +35,7 @@ const (
 	DeadLetterOutcome_DEAD_LETTER_OUTCOME_FAILED DeadLetterOutcome = 2
 	// Not tried: an earlier one of its key is still open; the reason is its id.
 	DeadLetterOutcome_DEAD_LETTER_OUTCOME_BEHIND DeadLetterOutcome = 3
-	// Not tried: nobody here handles its group.
+	// Not tried: this process does not handle its group.
 	DeadLetterOutcome_DEAD_LETTER_OUTCOME_NO_HANDLER DeadLetterOutcome = 4
 	// Not tried: another call handles it.
 	DeadLetterOutcome_DEAD_LETTER_OUTCOME_TAKEN DeadLetterOutcome = 5
@@ -422,7 +422,7 @@ type GetDeadLetterRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its id.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Show what users wrote. That somebody asked for it is logged.
+	// Show what users wrote. The server logs each such call.
 	Content       bool `protobuf:"varint,2,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -630,7 +630,7 @@ type DeadLetterSummary struct {
 	Failed int64 `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
 	// Not tried, because an earlier one of their key is still open.
 	Behind int64 `protobuf:"varint,4,opt,name=behind,proto3" json:"behind,omitempty"`
-	// Not tried, because nobody here handles their group.
+	// Not tried, because this process does not handle their group.
 	NoHandler int64 `protobuf:"varint,5,opt,name=no_handler,json=noHandler,proto3" json:"no_handler,omitempty"`
 	// Not tried, because another call handles them.
 	Taken int64 `protobuf:"varint,6,opt,name=taken,proto3" json:"taken,omitempty"`

@@ -256,7 +256,7 @@ type MigrateTopicRequest struct {
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partitions that it is to have, a power of two.
 	Partitions int32 `protobuf:"varint,2,opt,name=partitions,proto3" json:"partitions,omitempty"`
-	// Groups that need not have read the old topic, because nobody uses them any more.
+	// Groups that need not have read the old topic, because they are no longer used.
 	IgnoreGroups []string `protobuf:"bytes,3,rep,name=ignore_groups,json=ignoreGroups,proto3" json:"ignore_groups,omitempty"`
 	// After which time the topic is thawed if it could not be drained; 5 minutes if unset.
 	MaxFreeze *durationpb.Duration `protobuf:"bytes,4,opt,name=max_freeze,json=maxFreeze,proto3" json:"max_freeze,omitempty"`

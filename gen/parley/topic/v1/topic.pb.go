@@ -135,7 +135,7 @@ func (CompletionMode) EnumDescriptor() ([]byte, []int) {
 type Source int32
 
 const (
-	// The default: they are published, and nobody else writes to the topic's log.
+	// The default: they are published, and no other writer uses the topic's log.
 	Source_SOURCE_UNSPECIFIED Source = 0
 	// They are the events of all chats, in the topic of Kafka that has the same name:
 	// messages.persisted, memberships.changed or chats.created. Operators only make, change

@@ -99,7 +99,7 @@ type Job int32
 const (
 	// Not a job.
 	Job_JOB_UNSPECIFIED Job = 0
-	// Removes messages that nobody needs any more, and moves groups on whose place does not
+	// Removes messages that no group needs any more, and moves groups on whose place does not
 	// move.
 	Job_JOB_TRIM Job = 1
 	// Finds groups that have fallen silent.
@@ -817,7 +817,7 @@ type ForceCompleteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The topic.
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
-	// Only for this group; for all, and for nobody's messages, if empty.
+	// Only for this group; for all, and for messages due to no group, if empty.
 	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
 	// Messages that were published longer ago than this.
 	OlderThan *durationpb.Duration `protobuf:"bytes,3,opt,name=older_than,json=olderThan,proto3" json:"older_than,omitempty"`

@@ -220,8 +220,8 @@ func (x *BatchGetProfilesRequest) GetProfiles() []*KnownProfile {
 // BatchGetProfilesResponse holds profiles.
 type BatchGetProfilesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Profiles, in the order of the request, without those of which the client has the
-	// version and those of nobody.
+	// Profiles, in the order of the request, without those whose version the client has
+	// and without those of unknown users.
 	Profiles      []*Profile `protobuf:"bytes,1,rep,name=profiles,proto3" json:"profiles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

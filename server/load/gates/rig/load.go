@@ -2,7 +2,7 @@
 // load: publishers at a rate, groups with a member each, and how long messages take.
 //
 // It knows the server by its contracts, its metrics and its files only, and judges nothing.
-// Concurrency: a Load and its Phase may be used by many goroutines, but for Begin and what
+// Concurrency: a Load and its Phase are safe for concurrent use, but for Begin and what
 // begins phases; a Server and a User by many.
 package rig
 

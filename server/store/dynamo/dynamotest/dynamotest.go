@@ -6,7 +6,7 @@
 // storetest). Making tables takes longer than most tests, so they are kept, emptied,
 // for the tests that follow; the next process that needs some deletes them.
 //
-// Concurrency: everything may be used by many goroutines, a store's faults and meter
+// Concurrency: everything is safe for concurrent use, a store's faults and meter
 // included.
 package dynamotest
 

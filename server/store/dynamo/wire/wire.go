@@ -3,8 +3,8 @@
 //
 // It owns the SDK's client with its connections, the retries (the SDK's own are off,
 // since they do not know which outcomes are ambiguous), and the translation of errors to
-// those of package store. It knows no table, item or plan. A Client may be used by
-// many goroutines.
+// those of package store. It knows no table, item or plan. A Client is safe for
+// concurrent use.
 package wire
 
 import (

@@ -1,7 +1,7 @@
 // Package barrier waits until everything that was visible at a moment is on disk.
 //
 // It owns the tickets of writers and the waits of readers; it writes and syncs nothing
-// itself. Concurrency: a Barrier may be used by many goroutines; its mutex is held for
+// itself. Concurrency: a Barrier is safe for concurrent use; its mutex is held for
 // moments only.
 package barrier
 

@@ -1,8 +1,8 @@
 // Package embeddedtest gives tests of other packages the embedded engine on a disk whose
 // power can fail.
 //
-// It owns nothing but the simulated disk. Concurrency: a Disk may be used by many
-// goroutines.
+// It owns nothing but the simulated disk. Concurrency: a Disk is safe for concurrent
+// use.
 package embeddedtest
 
 import (

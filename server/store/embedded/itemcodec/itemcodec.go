@@ -2,8 +2,8 @@
 //
 // It owns the formats of an item and the list of words that are part of one; it owns
 // neither keys nor what an item is kept for. Everything in it is pure, but that names of
-// attributes that are no words are kept once; it may be used by many goroutines, a Decoder
-// by one.
+// attributes that are no words are kept once. It is safe for concurrent use; one goroutine uses
+// a Decoder.
 package itemcodec
 
 import (

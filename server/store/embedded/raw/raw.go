@@ -6,7 +6,7 @@
 // mean is the caller's to know. It changes nothing but what three functions say:
 // [Store.Discard] and [Store.Reindex] repair, [Store.Put] fills a store.
 //
-// Concurrency: a Store may be used by many goroutines; nobody else may have the data
+// Concurrency: a Store is safe for concurrent use; nobody else may have the data
 // directory open.
 package raw
 

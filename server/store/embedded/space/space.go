@@ -4,7 +4,7 @@
 //
 // It owns how much is kept free. It does not own the file system, or what is refused.
 //
-// Concurrency: a Watch may be used by many goroutines.
+// Concurrency: a Watch is safe for concurrent use.
 package space
 
 import (

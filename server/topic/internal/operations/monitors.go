@@ -230,7 +230,7 @@ func (k *monitorScan) group(t *storage.Topic, l *serving.OpenTopic, sub *storage
 			sub.Config.GetHeartbeatTimeout().AsDuration())
 	}
 	if pending == 0 && silence > idleAfter {
-		add(idle, since, "nothing to do, and nobody was heard of it")
+		add(idle, since, "no work, and no member has been heard of")
 	}
 }
 

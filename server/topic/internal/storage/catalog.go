@@ -21,7 +21,7 @@ import (
 
 // ErrChanged says that the store does not hold what the copy shows: somebody else writes
 // to it.
-var ErrChanged = errors.New("storage: the row was changed by somebody else")
+var ErrChanged = errors.New("storage: another writer changed the row")
 
 // Catalog holds all topics of a slot.
 type Catalog struct {

@@ -45,7 +45,7 @@ const (
 type LimitAdminServiceClient interface {
 	// ListLimits returns the limits, by name. Role: viewer.
 	ListLimits(context.Context, *v1.ListLimitsRequest) (*v1.ListLimitsResponse, error)
-	// GetLimitState returns how much of a limit somebody has left. Role: viewer.
+	// GetLimitState returns how much of a limit a subject has left. Role: viewer.
 	GetLimitState(context.Context, *v1.GetLimitStateRequest) (*v1.GetLimitStateResponse, error)
 }
 
@@ -105,7 +105,7 @@ func (c *limitAdminServiceClient) GetLimitState(ctx context.Context, req *v1.Get
 type LimitAdminServiceHandler interface {
 	// ListLimits returns the limits, by name. Role: viewer.
 	ListLimits(context.Context, *v1.ListLimitsRequest) (*v1.ListLimitsResponse, error)
-	// GetLimitState returns how much of a limit somebody has left. Role: viewer.
+	// GetLimitState returns how much of a limit a subject has left. Role: viewer.
 	GetLimitState(context.Context, *v1.GetLimitStateRequest) (*v1.GetLimitStateResponse, error)
 }
 

@@ -61,7 +61,7 @@ type AuthServiceClient interface {
 	// RequestCode sends a code of six digits to an e-mail address or a phone number. It is
 	// good for five minutes, once, and for five attempts; a new one voids the last that was asked
 	// for from the same network. The answer is the same whether the identifier belongs to
-	// somebody or not. The same identifier can have a code every 60 seconds, and ten in 24 hours
+	// a user or not. The same identifier can have a code every 60 seconds, and ten in 24 hours
 	// for networks in which its owner was not.
 	RequestCode(context.Context, *v1.RequestCodeRequest) (*v1.RequestCodeResponse, error)
 	// VerifyCode begins a session with a code. The user who has the identifier is signed in;
@@ -71,8 +71,8 @@ type AuthServiceClient interface {
 	ExchangeToken(context.Context, *v1.ExchangeTokenRequest) (*v1.ExchangeTokenResponse, error)
 	// Refresh exchanges a refresh token for the next pair of tokens. A refresh token is good
 	// once: used again within ten seconds it gets the token that is good by then, so that several
-	// tabs may refresh at a time; used again later it ends the session and its streams, because somebody
-	// else has it.
+	// tabs may refresh at a time; used again later it ends the session and its streams, because another
+	// client has it.
 	Refresh(context.Context, *v1.RefreshRequest) (*v1.RefreshResponse, error)
 	// SignOut ends the caller's session and its streams.
 	SignOut(context.Context, *v1.SignOutRequest) (*v1.SignOutResponse, error)
@@ -236,7 +236,7 @@ type AuthServiceHandler interface {
 	// RequestCode sends a code of six digits to an e-mail address or a phone number. It is
 	// good for five minutes, once, and for five attempts; a new one voids the last that was asked
 	// for from the same network. The answer is the same whether the identifier belongs to
-	// somebody or not. The same identifier can have a code every 60 seconds, and ten in 24 hours
+	// a user or not. The same identifier can have a code every 60 seconds, and ten in 24 hours
 	// for networks in which its owner was not.
 	RequestCode(context.Context, *v1.RequestCodeRequest) (*v1.RequestCodeResponse, error)
 	// VerifyCode begins a session with a code. The user who has the identifier is signed in;
@@ -246,8 +246,8 @@ type AuthServiceHandler interface {
 	ExchangeToken(context.Context, *v1.ExchangeTokenRequest) (*v1.ExchangeTokenResponse, error)
 	// Refresh exchanges a refresh token for the next pair of tokens. A refresh token is good
 	// once: used again within ten seconds it gets the token that is good by then, so that several
-	// tabs may refresh at a time; used again later it ends the session and its streams, because somebody
-	// else has it.
+	// tabs may refresh at a time; used again later it ends the session and its streams, because another
+	// client has it.
 	Refresh(context.Context, *v1.RefreshRequest) (*v1.RefreshResponse, error)
 	// SignOut ends the caller's session and its streams.
 	SignOut(context.Context, *v1.SignOutRequest) (*v1.SignOutResponse, error)

@@ -76,11 +76,11 @@ type TopicAdminServiceClient interface {
 	// Resurrect makes a dead group active. Without members it dies again after its
 	// timeout. Refused with INVALID_TRANSITION if the group is not dead.
 	Resurrect(context.Context, *v1.ResurrectRequest) (*v1.ResurrectResponse, error)
-	// ForceComplete completes old messages that wait for nobody living: those that no group
+	// ForceComplete completes old messages that no living group is due: those that no group
 	// is to receive, and those that dead or cancelled groups still hold. With force it passes
 	// over what living groups have not acknowledged, too, and what is kept for dead groups.
 	ForceComplete(context.Context, *v1.ForceCompleteRequest) (*v1.ForceCompleteResponse, error)
-	// ListMonitors looks for what needs somebody's attention.
+	// ListMonitors looks for what needs an operator's attention.
 	ListMonitors(context.Context, *v1.ListMonitorsRequest) (*v1.ListMonitorsResponse, error)
 	// ListAudit returns calls that changed topics, and what jobs did, newest first.
 	ListAudit(context.Context, *v1.ListAuditRequest) (*v1.ListAuditResponse, error)
@@ -272,11 +272,11 @@ type TopicAdminServiceHandler interface {
 	// Resurrect makes a dead group active. Without members it dies again after its
 	// timeout. Refused with INVALID_TRANSITION if the group is not dead.
 	Resurrect(context.Context, *v1.ResurrectRequest) (*v1.ResurrectResponse, error)
-	// ForceComplete completes old messages that wait for nobody living: those that no group
+	// ForceComplete completes old messages that no living group is due: those that no group
 	// is to receive, and those that dead or cancelled groups still hold. With force it passes
 	// over what living groups have not acknowledged, too, and what is kept for dead groups.
 	ForceComplete(context.Context, *v1.ForceCompleteRequest) (*v1.ForceCompleteResponse, error)
-	// ListMonitors looks for what needs somebody's attention.
+	// ListMonitors looks for what needs an operator's attention.
 	ListMonitors(context.Context, *v1.ListMonitorsRequest) (*v1.ListMonitorsResponse, error)
 	// ListAudit returns calls that changed topics, and what jobs did, newest first.
 	ListAudit(context.Context, *v1.ListAuditRequest) (*v1.ListAuditResponse, error)

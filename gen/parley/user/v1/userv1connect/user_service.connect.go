@@ -94,8 +94,8 @@ type UserServiceClient interface {
 	// LookupByHandle finds a person by the exact handle.
 	LookupByHandle(context.Context, *v1.LookupByHandleRequest) (*v1.LookupByHandleResponse, error)
 	// LookupByIdentifier finds a person by the exact e-mail address or phone number, if the
-	// person has proven to have it and allows this. Nobody, somebody who does not allow it and
-	// somebody who has blocked the caller are one answer: not_found. The identifier stands in
+	// person has proven to have it and allows this. The answer is not_found whether the person does
+	// not exist, does not allow it, or has blocked the caller. The identifier stands in
 	// the body, so that no log of addresses has it.
 	LookupByIdentifier(context.Context, *v1.LookupByIdentifierRequest) (*v1.LookupByIdentifierResponse, error)
 	// GetSettings returns the caller's settings.
@@ -122,7 +122,7 @@ type UserServiceClient interface {
 	DeclineInvitation(context.Context, *v1.DeclineInvitationRequest) (*v1.DeclineInvitationResponse, error)
 	// DeleteAccount deletes the caller's account for good. The caller has signed in within the
 	// last ten minutes, or is refused with RECENT_SIGN_IN_REQUIRED. With the answer the profile, the
-	// handle and the settings are gone, and nobody adds or writes to the person any more;
+	// handle and the settings are gone, and no user can add or write to the person any more;
 	// memberships, block list and dead letters follow within minutes. Messages that were sent
 	// stay in their chats, as those of a deleted account.
 	DeleteAccount(context.Context, *v1.DeleteAccountRequest) (*v1.DeleteAccountResponse, error)
@@ -437,8 +437,8 @@ type UserServiceHandler interface {
 	// LookupByHandle finds a person by the exact handle.
 	LookupByHandle(context.Context, *v1.LookupByHandleRequest) (*v1.LookupByHandleResponse, error)
 	// LookupByIdentifier finds a person by the exact e-mail address or phone number, if the
-	// person has proven to have it and allows this. Nobody, somebody who does not allow it and
-	// somebody who has blocked the caller are one answer: not_found. The identifier stands in
+	// person has proven to have it and allows this. The answer is not_found whether the person does
+	// not exist, does not allow it, or has blocked the caller. The identifier stands in
 	// the body, so that no log of addresses has it.
 	LookupByIdentifier(context.Context, *v1.LookupByIdentifierRequest) (*v1.LookupByIdentifierResponse, error)
 	// GetSettings returns the caller's settings.
@@ -465,7 +465,7 @@ type UserServiceHandler interface {
 	DeclineInvitation(context.Context, *v1.DeclineInvitationRequest) (*v1.DeclineInvitationResponse, error)
 	// DeleteAccount deletes the caller's account for good. The caller has signed in within the
 	// last ten minutes, or is refused with RECENT_SIGN_IN_REQUIRED. With the answer the profile, the
-	// handle and the settings are gone, and nobody adds or writes to the person any more;
+	// handle and the settings are gone, and no user can add or write to the person any more;
 	// memberships, block list and dead letters follow within minutes. Messages that were sent
 	// stay in their chats, as those of a deleted account.
 	DeleteAccount(context.Context, *v1.DeleteAccountRequest) (*v1.DeleteAccountResponse, error)

@@ -128,7 +128,7 @@ export declare type ListAuditResponse = Message<"parley.admin.v1.ListAuditRespon
 export declare const ListAuditResponseSchema: GenMessage<ListAuditResponse>;
 
 /**
- * AuditRecord is what somebody did.
+ * AuditRecord is an action of an operator, a user or a program.
  *
  * @generated from message parley.admin.v1.AuditRecord
  */

@@ -181,7 +181,7 @@ export declare const LimitAdminService: GenService<{
     output: typeof ListLimitsResponseSchema;
   },
   /**
-   * GetLimitState returns how much of a limit somebody has left. Role: viewer.
+   * GetLimitState returns how much of a limit a subject has left. Role: viewer.
    *
    * @generated from rpc parley.admin.v1.LimitAdminService.GetLimitState
    */

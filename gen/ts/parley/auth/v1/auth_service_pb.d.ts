@@ -14,7 +14,7 @@ import type { Timestamp } from "@bufbuild/protobuf/wkt";
 export declare const file_parley_auth_v1_auth_service: GenFile;
 
 /**
- * Tokens are what a session's owner needs. They are shown once and belong to nobody else.
+ * Tokens are what a session's owner needs. They are shown once and belong to no one else.
  *
  * @generated from message parley.auth.v1.Tokens
  */
@@ -484,7 +484,7 @@ export declare const AuthService: GenService<{
    * RequestCode sends a code of six digits to an e-mail address or a phone number. It is
    * good for five minutes, once, and for five attempts; a new one voids the last that was asked
    * for from the same network. The answer is the same whether the identifier belongs to
-   * somebody or not. The same identifier can have a code every 60 seconds, and ten in 24 hours
+   * a user or not. The same identifier can have a code every 60 seconds, and ten in 24 hours
    * for networks in which its owner was not.
    *
    * @generated from rpc parley.auth.v1.AuthService.RequestCode
@@ -518,8 +518,8 @@ export declare const AuthService: GenService<{
   /**
    * Refresh exchanges a refresh token for the next pair of tokens. A refresh token is good
    * once: used again within ten seconds it gets the token that is good by then, so that several
-   * tabs may refresh at a time; used again later it ends the session and its streams, because somebody
-   * else has it.
+   * tabs may refresh at a time; used again later it ends the session and its streams, because another
+   * client has it.
    *
    * @generated from rpc parley.auth.v1.AuthService.Refresh
    */

@@ -130,7 +130,7 @@ export declare type Frame = Message<"parley.delivery.v1.Frame"> & {
     case: "end";
   } | {
     /**
-     * The profile of somebody who shares a chat with the stream's user changed.
+     * The profile of a user who shares a chat with the stream's user changed.
      *
      * @generated from field: parley.delivery.v1.ProfileChanged profile = 13;
      */

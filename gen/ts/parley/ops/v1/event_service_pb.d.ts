@@ -91,7 +91,7 @@ export declare type ListEventsRequest = Message<"parley.ops.v1.ListEventsRequest
   statuses: EventStatus[];
 
   /**
-   * Show what users wrote. That somebody asked for it is recorded.
+   * Show what users wrote. The audit records each such call.
    *
    * @generated from field: bool content = 11;
    */
@@ -180,7 +180,7 @@ export declare type GetEventRequest = Message<"parley.ops.v1.GetEventRequest"> &
   version: bigint;
 
   /**
-   * Show what users wrote. That somebody asked for it is recorded.
+   * Show what users wrote. The audit records each such call.
    *
    * @generated from field: bool content = 3;
    */
@@ -241,7 +241,7 @@ export declare type FoldChatRequest = Message<"parley.ops.v1.FoldChatRequest"> &
   at?: Timestamp | undefined;
 
   /**
-   * Show what users wrote. That somebody asked for it is recorded.
+   * Show what users wrote. The audit records each such call.
    *
    * @generated from field: bool content = 4;
    */
@@ -456,7 +456,7 @@ export declare type ChatStateMember = Message<"parley.ops.v1.ChatStateMember"> &
 export declare const ChatStateMemberSchema: GenMessage<ChatStateMember>;
 
 /**
- * ChatStateDeparted is somebody who left a chat.
+ * ChatStateDeparted is a member who left a chat.
  *
  * @generated from message parley.ops.v1.ChatStateDeparted
  */

@@ -205,7 +205,7 @@ export declare type GetDeadLetterRequest = Message<"parley.ops.v1.GetDeadLetterR
   id: string;
 
   /**
-   * Show what users wrote. That somebody asked for it is logged.
+   * Show what users wrote. The server logs each such call.
    *
    * @generated from field: bool content = 2;
    */
@@ -336,7 +336,7 @@ export declare type DeadLetterSummary = Message<"parley.ops.v1.DeadLetterSummary
   behind: bigint;
 
   /**
-   * Not tried, because nobody here handles their group.
+   * Not tried, because this process does not handle their group.
    *
    * @generated from field: int64 no_handler = 5;
    */
@@ -1346,7 +1346,7 @@ export enum DeadLetterOutcome {
   BEHIND = 3,
 
   /**
-   * Not tried: nobody here handles its group.
+   * Not tried: this process does not handle its group.
    *
    * @generated from enum value: DEAD_LETTER_OUTCOME_NO_HANDLER = 4;
    */

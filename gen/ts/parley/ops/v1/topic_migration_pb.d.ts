@@ -87,7 +87,7 @@ export declare type MigrateTopicRequest = Message<"parley.ops.v1.MigrateTopicReq
   partitions: number;
 
   /**
-   * Groups that need not have read the old topic, because nobody uses them any more.
+   * Groups that need not have read the old topic, because they are no longer used.
    *
    * @generated from field: repeated string ignore_groups = 3;
    */

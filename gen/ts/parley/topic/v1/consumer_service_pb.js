@@ -235,7 +235,7 @@ export const Outcome = /*@__PURE__*/
  *
  * A member attaches with a name that is its own in the group and gets a session. Each
  * message it gets is its own for the lease of the subscription, then, or when the
- * session ends, somebody else's. Consume, ConsumeBidi and Pull are three ways to the
+ * session ends, another member's. Consume, ConsumeBidi and Pull are three ways to the
  * same. The caller needs the role subscriber or admin.
  *
  * Positions are those of a history of the store. Calls say in the header Parley-History up to

@@ -399,7 +399,7 @@ export declare type ForceCompleteRequest = Message<"parley.topic.v1.ForceComplet
   topic: string;
 
   /**
-   * Only for this group; for all, and for nobody's messages, if empty.
+   * Only for this group; for all, and for messages due to no group, if empty.
    *
    * @generated from field: string group = 2;
    */
@@ -1012,7 +1012,7 @@ export enum Job {
   UNSPECIFIED = 0,
 
   /**
-   * Removes messages that nobody needs any more, and moves groups on whose place does not
+   * Removes messages that no group needs any more, and moves groups on whose place does not
    * move.
    *
    * @generated from enum value: JOB_TRIM = 1;
@@ -1094,7 +1094,7 @@ export declare const TopicAdminService: GenService<{
     output: typeof ResurrectResponseSchema;
   },
   /**
-   * ForceComplete completes old messages that wait for nobody living: those that no group
+   * ForceComplete completes old messages that no living group is due: those that no group
    * is to receive, and those that dead or cancelled groups still hold. With force it passes
    * over what living groups have not acknowledged, too, and what is kept for dead groups.
    *
@@ -1106,7 +1106,7 @@ export declare const TopicAdminService: GenService<{
     output: typeof ForceCompleteResponseSchema;
   },
   /**
-   * ListMonitors looks for what needs somebody's attention.
+   * ListMonitors looks for what needs an operator's attention.
    *
    * @generated from rpc parley.topic.v1.TopicAdminService.ListMonitors
    */

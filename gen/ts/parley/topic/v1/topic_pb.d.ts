@@ -579,7 +579,7 @@ export declare const CompletionModeSchema: GenEnum<CompletionMode>;
  */
 export enum Source {
   /**
-   * The default: they are published, and nobody else writes to the topic's log.
+   * The default: they are published, and no other writer uses the topic's log.
    *
    * @generated from enum value: SOURCE_UNSPECIFIED = 0;
    */

@@ -106,8 +106,8 @@ export declare const BatchGetProfilesRequestSchema: GenMessage<BatchGetProfilesR
  */
 export declare type BatchGetProfilesResponse = Message<"parley.user.v1.BatchGetProfilesResponse"> & {
   /**
-   * Profiles, in the order of the request, without those of which the client has the
-   * version and those of nobody.
+   * Profiles, in the order of the request, without those whose version the client has
+   * and without those of unknown users.
    *
    * @generated from field: repeated parley.user.v1.Profile profiles = 1;
    */
@@ -981,8 +981,8 @@ export declare const UserService: GenService<{
   },
   /**
    * LookupByIdentifier finds a person by the exact e-mail address or phone number, if the
-   * person has proven to have it and allows this. Nobody, somebody who does not allow it and
-   * somebody who has blocked the caller are one answer: not_found. The identifier stands in
+   * person has proven to have it and allows this. The answer is not_found whether the person does
+   * not exist, does not allow it, or has blocked the caller. The identifier stands in
    * the body, so that no log of addresses has it.
    *
    * @generated from rpc parley.user.v1.UserService.LookupByIdentifier
@@ -1089,7 +1089,7 @@ export declare const UserService: GenService<{
   /**
    * DeleteAccount deletes the caller's account for good. The caller has signed in within the
    * last ten minutes, or is refused with RECENT_SIGN_IN_REQUIRED. With the answer the profile, the
-   * handle and the settings are gone, and nobody adds or writes to the person any more;
+   * handle and the settings are gone, and no user can add or write to the person any more;
    * memberships, block list and dead letters follow within minutes. Messages that were sent
    * stay in their chats, as those of a deleted account.
    *
