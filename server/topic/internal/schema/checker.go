@@ -167,7 +167,7 @@ func (u *uses) field(f protoreflect.FieldDescriptor) {
 }
 
 // parse refuses a payload that is not the message, or breaks its rules. One in Protobuf's encoding
-// was read before.
+// was read before: read refuses what makes the runtime panic (a second key of a wrong type in an entry of a map).
 func (c *checker) parse(payload []byte, json bool) error {
 	m := dynamicpb.NewMessage(c.message)
 	var err error
