@@ -9,13 +9,13 @@
 //	    options:
 //	      scope: event
 //
-// The option scope is event, api or all (the default), policy a registry's name of a
-// policy (FULL is the default), events a list of packages and import paths that are
-// judged as events, whatever they declare. Buf knows no warnings: a finding that blocks
-// is of the rule's id and in the category PARLEY, one that warns of the id with _WARN and
-// in PARLEY_WARN, since one rule may do both, by scope and by what was there before. So
-// the category PARLEY fails where schemacheck does. What buf cannot do stays with schemacheck:
-// several bases and registries.
+// The option scope is event, api or all (the default), policy a registry's name of a policy
+// (FULL is the default), events a list of packages and import paths that are judged as events,
+// regardless of their declarations. Buf knows no warnings: a finding that blocks is of the
+// rule's id and in the category PARLEY, one that warns of the id with _WARN and in
+// PARLEY_WARN, since one rule may do both, by scope and by what was there before. So the
+// category PARLEY fails where schemacheck does. Some features stay with schemacheck because
+// buf cannot offer them: several bases and registries.
 package main
 
 import (
@@ -81,7 +81,7 @@ func alias(code string, of *check.RuleSpec) *check.RuleSpec {
 // The key of the findings in a context.
 type found struct{}
 
-// compare runs once for each request, whatever rules it asks for.
+// compare runs once for each request, regardless of the rules that it asks for.
 func compare(ctx context.Context, r check.Request) (context.Context, check.Request, error) {
 	o, err := options(r.Options())
 	if err != nil {
@@ -145,7 +145,7 @@ func handler(id rule.ID, severity compat.Severity) check.RuleHandler {
 			annotation := []check.AddAnnotationOption{check.WithMessage(message(f))}
 			base := element(r.AgainstFileDescriptors(), f.File, protoreflect.FullName(f.Subject))
 			head := element(r.FileDescriptors(), f.File, protoreflect.FullName(f.Subject))
-			// What head has lost is shown at what held it.
+			// An element that head has lost is shown at its parent.
 			for in := base; head == nil && in != nil; in = in.Parent() {
 				head = element(r.FileDescriptors(), f.File, in.FullName())
 			}

@@ -3,12 +3,12 @@
 // wrote, in binary and in JSON, with their validation rules, and through a schema
 // registry.
 //
-// It owns the rules and their reasons. It compares descriptors only: it reads no
-// file, asks no registry and decodes no event; schemacheck/differential does the last.
-// Sources: the updating rules of protobuf.dev, AIP-180, and the behaviour of registries
-// and of buf breaking where they are stricter.
-// It is one package because its files share one state, the comparer; what can be decided
-// without it has packages of its own: kinds, constraint, part, ruleexec and invariant.
+// It owns the rules and their reasons. It compares descriptors only: it reads no file, asks
+// no registry and decodes no event; schemacheck/differential does the last. Sources: the
+// updating rules of protobuf.dev, AIP-180, and the behaviour of registries and of buf
+// breaking where they are stricter. It is one package because its files share one state,
+// the comparer; decisions without it have packages of their own: kinds, constraint, part,
+// ruleexec and invariant.
 //
 // Concurrency: functions are pure and may run together.
 package compat
@@ -29,7 +29,7 @@ type Severity = rule.Severity
 // Severities in rising order.
 const (
 	Allow = rule.Allow // a change that is judged and allowed; only rules carry it
-	Warn  = rule.Warn  // somebody should check it
+	Warn  = rule.Warn  // a person should check it
 	Block = rule.Block // must not be merged
 )
 
@@ -85,9 +85,9 @@ const (
 type Options struct {
 	Policy Policy
 	Scope  Scope
-	// Files judged as events, whatever they declare: patterns of import paths, of
-	// folders above them, and of packages. Those that no other file of the scope
-	// imports are registered; the others hold types of theirs.
+	// Files judged as events, regardless of their declarations: patterns of import paths,
+	// of folders above them, and of packages. Those that no other file of the scope imports
+	// are registered; the others hold types of theirs.
 	Events []string
 }
 

@@ -73,7 +73,7 @@ func (c *comparer) enumValues(b, h protoreflect.EnumDescriptor) {
 			c.deprecates(v, named, h)
 			c.alias(v, b, h)
 		case named != nil:
-			was := b.Values().ByNumber(named.Number()) // who had the new number
+			was := b.Values().ByNumber(named.Number()) // the value that had the new number
 			if was != nil && numbered != nil && numbered.Name() == was.Name() {
 				if !swapped[v.Name()] {
 					swapped[was.Name()] = true

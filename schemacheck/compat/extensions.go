@@ -10,8 +10,8 @@ import (
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
-// extensions compares the extensions of two messages that stand for each other, in
-// whatever file and message each is declared: an event carries them as it carries fields.
+// extensions compares the extensions of two messages that stand for each other, regardless
+// of the file and message that declare them: an event carries them as it carries fields.
 func (c *comparer) extensions(b, h protoreflect.MessageDescriptor) {
 	was, is := c.base.Extensions[b.FullName()], c.head.Extensions[h.FullName()]
 	kept := map[protoreflect.FieldNumber]bool{}

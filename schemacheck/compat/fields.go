@@ -95,7 +95,7 @@ func (c *comparer) unreserved(b protoreflect.FieldDescriptor, h protoreflect.Mes
 	case !name:
 		c.inBase(rule.FieldRemovedNameNotReserved, b)
 	default:
-		// Nobody can take its place: such a removal is a step of the version too.
+		// No other field can take its place: such a removal is a step of the version too.
 		c.evolved[h.FullName()] = true
 		if c.api {
 			c.inBase(rule.FieldRemovedReserved, b)

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-chat/parley/schemacheck/compat/rule"
 )
 
-// headAlone checks what the verdicts rely on in head alone. What base has already
+// headAlone checks what the verdicts rely on in head alone. A mistake that base has already
 // is a warning: it cannot be repaired without a break.
 func (c *comparer) headAlone() {
 	if c.o.Scope == API {

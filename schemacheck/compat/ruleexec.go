@@ -44,8 +44,8 @@ func oneofRequired(o protoreflect.OneofDescriptor) bool {
 	return err == nil && r.GetRequired()
 }
 
-// ZeroRefused says whether a field without presence is refused when nobody sets
-// it: then its rules make it required.
+// ZeroRefused reports whether a field without presence is refused when the producer does
+// not set it: then its rules make it required.
 func (r *ruleRunner) ZeroRefused(f protoreflect.FieldDescriptor) bool {
 	rules := fieldRules(f)
 	if rules == nil || f.ContainingMessage().IsMapEntry() {
@@ -117,8 +117,9 @@ func (r *ruleRunner) ValueRefused(f protoreflect.FieldDescriptor, v protoreflect
 	return r.run(r.sideOf(f), m, like) != nil
 }
 
-// ZeroPasses says whether a field's rules let the zero value pass that somebody sets.
-// It is asked of fields that are ignored while they are zero on one side only.
+// ZeroPasses returns a function that reports whether a field's rules accept a zero value
+// that the producer sets. It is called for fields that are ignored while they are zero on
+// one side only.
 func (r *ruleRunner) ZeroPasses(f protoreflect.FieldDescriptor) func() bool {
 	return func() bool {
 		if f.Message() != nil && !f.IsMap() && !f.IsList() {
@@ -133,7 +134,7 @@ func (r *ruleRunner) ZeroPasses(f protoreflect.FieldDescriptor) func() bool {
 	}
 }
 
-// zero is the zero value of a field's kind, whatever its default is.
+// zero is the zero value of a field's kind, regardless of its default.
 func zero(f protoreflect.FieldDescriptor) protoreflect.Value {
 	switch v := f.Default(); v.Interface().(type) {
 	case bool:

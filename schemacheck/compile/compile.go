@@ -41,7 +41,7 @@ type Mistake struct {
 	Edition      bool   // the file is of an edition that cannot be compiled
 }
 
-// absent is the error for an import that nobody has.
+// absent is the error for an import that no source provides.
 type absent string
 
 func (a absent) Error() string { return fmt.Sprintf("%q is neither given nor built in", string(a)) }
@@ -121,9 +121,9 @@ func mistake(err error) Mistake {
 	return m
 }
 
-// unreadable finds what the compiler would accept, or refuse with words that help
-// nobody: text that is not UTF-8, and editions that it does not know. Only files that
-// are used are checked.
+// unreadable finds mistakes that the compiler would accept, or refuse with an unhelpful
+// message: text that is not UTF-8, and editions that it does not know. Only files that are
+// used are checked.
 func unreadable(text map[string]string, names []string) []Mistake {
 	var list []Mistake
 	seen := map[string]bool{}

@@ -3,9 +3,9 @@
 // JSON with unknown fields ignored, validates them with the reader's rules, and
 // reports each difference.
 //
-// It owns the reading and the comparison of values. What a difference means for a
-// schema is said in schemacheck/compat; how samples are chosen in sample. What the
-// rules allow is no finding: fields that a reader does not have, enum values that are
+// It owns the reading and the comparison of values. Package schemacheck/compat defines what
+// a difference means for a schema; package sample chooses the samples. Differences that the
+// rules allow are no findings: fields that a reader does not have, enum values that are
 // newer than the reader.
 //
 // Concurrency: functions share nothing and may run together.
@@ -89,7 +89,7 @@ func (r *run) result() []compat.Finding {
 	return list
 }
 
-// event runs one event in the directions that the policy asks for. What nobody foresaw
+// event runs one event in the directions that the policy asks for. An unexpected failure
 // there is an error with the event's name.
 func (r *run) event(ctx context.Context, b, h *runtimeSet, was protoreflect.MessageDescriptor) (err error) {
 	defer crash.Recover(&err)

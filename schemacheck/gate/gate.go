@@ -34,10 +34,10 @@ type Comparison struct {
 // newest first, and asks for a version when its turn comes, so that a long history is
 // not in memory at once. Under compat.None, or without versions, it yields nothing.
 //
-// Conditions of head alone, and the step from one version number to the next, are
-// asked of the newest version only. Errors are those of version and of the context,
-// crash.Err for what nobody foresaw, and descriptors that the protobuf runtime cannot
-// link; none of them is a verdict. An error is the last that is yielded.
+// Conditions of head alone, and the step from one version number to the next, are asked of
+// the newest version only. Errors are those of version and of the context, crash.Err for
+// unexpected panics, and descriptors that the protobuf runtime cannot link; none of them is
+// a verdict. An error is the last that is yielded.
 func CompareAll(
 	ctx context.Context, n int, version func(int) ([]protoreflect.FileDescriptor, error),
 	head []protoreflect.FileDescriptor, o compat.Options,

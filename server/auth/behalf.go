@@ -11,10 +11,10 @@ import (
 const UserHeader = "Parley-As-User"
 
 // ServiceUserPrefix begins the ids of the users that service accounts are themselves, and of
-// nobody else.
+// no other users.
 const ServiceUserPrefix = "service:"
 
-// PersonPrefix begins the ids of people who signed up here, and of nobody else.
+// PersonPrefix begins the ids of people who signed up here, and of no other users.
 const PersonPrefix = "usr_"
 
 // ScopeUsers begins the scopes that say whom a service account may speak for: users whose
@@ -24,7 +24,8 @@ const ScopeUsers = "users:"
 // ScopeMakeUsers is the right of a service account to make users.
 const ScopeMakeUsers Scope = "users.write"
 
-// ErrOtherUser refuses a service account that speaks for somebody whom it may not speak for.
+// ErrOtherUser refuses a service account that speaks for a user for whom it has no
+// permission.
 var ErrOtherUser = fmt.Errorf("auth: %s names no user whom the service account may speak for", UserHeader)
 
 // ErrScope refuses a call that the scopes of a service account do not allow, and one by a user

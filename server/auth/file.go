@@ -14,11 +14,11 @@ const (
 	lockEnding  = ".rotating"
 )
 
-// abandoned is how old such a file is when nobody uses it any more.
+// abandoned is the age from which such a file is no longer in use.
 const abandoned = 10 * time.Minute
 
-// replaceFile puts a file with a text in the place of one that is there, with its owner and
-// mode: whoever could read it still can.
+// replaceFile replaces an existing file by one with a text and the same owner and mode:
+// every user that could read it still can.
 func replaceFile(path, text string) error {
 	old, err := os.Stat(path)
 	if err != nil {
@@ -63,8 +63,8 @@ func removeAbandoned(path string) {
 	}
 }
 
-// isFresh reports whether a file's name ends as one that is to take another's place, and not
-// as one that somebody put there.
+// isFresh reports whether a file's name ends as one that replaceFile makes, and not as one
+// that a user put there.
 func isFresh(ending string) bool {
 	number, ok := strings.CutPrefix(ending, freshEnding)
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""

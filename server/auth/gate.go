@@ -26,11 +26,11 @@ type Config struct {
 	// Admitted, if given, is called for each request with a valid token.
 	Admitted func(ctx context.Context)
 	// OnRevoke, if given, is called after a revocation, to end what is open by the tokens that
-	// it covers. A request that was admitted just before may still open something: who
-	// registers it asks Refuses afterwards.
+	// it covers. A request that was admitted just before may still open something: the code
+	// that registers it asks Refuses afterwards.
 	OnRevoke func(r Revocation)
-	// Informed, if given, says whether this process knows by now what others revoked. While
-	// it does not nobody is admitted.
+	// Informed, if given, reports whether this process knows the revocations of the others.
+	// While it does not, the gate admits no caller.
 	Informed func(now time.Time) bool
 	// Services, if given, knows the keys of service accounts: what begins with
 	// ServiceKeyPrefix; user is in whose name the account calls, empty for its own. Errors are
@@ -177,7 +177,7 @@ func (g *Gate) verifyService(r *http.Request, key string) (Principal, error) {
 	if !now.Before(p.ExpiresAt) {
 		return Principal{}, ErrTokenExpired
 	}
-	p.Kind, p.IssuedAt = KindService, now // what is read later is newer
+	p.Kind, p.IssuedAt = KindService, now // a later reading is newer
 	if err := g.allowed(Principal{SessionID: p.SessionID, IssuedAt: now}, g.cfg.Clock()); err != nil {
 		return Principal{}, err
 	}
@@ -209,8 +209,8 @@ func (g *Gate) noteRefused(hash [sha256.Size]byte, err error, now time.Time) {
 	g.refused[hash] = refusal{err, now.Add(refusedMemory)}
 }
 
-// allowed refuses who was revoked, and everybody while that is not known. Errors:
-// ErrRevoked, ErrUninformed.
+// allowed refuses callers whose access was revoked, and all callers while that is not
+// known. Errors: ErrRevoked, ErrUninformed.
 func (g *Gate) allowed(p Principal, now time.Time) error {
 	if g.revoked.refuses(p, now) {
 		return ErrRevoked
@@ -269,7 +269,7 @@ func Reason(err error) string {
 	return "unavailable"
 }
 
-// forgetSome makes room; what is forgotten is verified once more.
+// forgetSome makes room; a forgotten token is verified once more.
 func forgetSome[K comparable, V any](m map[K]V) {
 	n := maxRemembered / 16
 	for k := range m {

@@ -1,11 +1,11 @@
-// Package auth knows who is calling: access tokens, their verification, and the
-// gate in front of every handler.
+// Package auth authenticates callers: access tokens, their verification, and the gate in
+// front of every handler.
 //
-// The server is its own issuer: tokens are EdDSA JWTs signed by one of the keys of a
-// file, which are replaced without a token being refused (ring.go). The package owns those
-// keys, tokens, who was revoked in this process, and the principal in a request's context;
-// it does not own users (it asks for their row to be there), what outlives the process
-// (packages below identity), nor what a principal may do (package chat).
+// The server is its own issuer: tokens are EdDSA JWTs signed by one of the keys of a file,
+// which are replaced without a token being refused (ring.go). The package owns those keys,
+// tokens, the revocations in this process, and the principal in a request's context; it does
+// not own users (it asks for their row to be there), what outlives the process (packages
+// below identity), nor what a principal may do (package chat).
 //
 // It is one package because a token is checked against the keys, what was revoked and what is
 // remembered of it at once, and each of these decides about the others' memory.
@@ -85,7 +85,7 @@ func readText(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat() // of what is read, whatever happens to the name meanwhile
+	info, err := f.Stat() // of the file that is read, even if its name changes meanwhile
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ const OperatorAudience = "parley-ops"
 // OperatorName is the form of operators' names, which stand in logs and audits.
 var OperatorName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
 
-// Operator is who operates the installation.
+// Operator is an operator of the installation.
 type Operator struct {
 	Name      string
 	Role      Role
@@ -50,7 +50,7 @@ func (k *Key) Operator(header http.Header, now time.Time) (Operator, error) {
 	}
 	c, err := k.parse(token, OperatorAudience, now)
 	if c.Role == "" {
-		// A token of the release before, which knew no roles: who had one could do everything.
+		// A token of the release before, which knew no roles: its holder could do everything.
 		// It was made with the key, and is good for hours.
 		c.Role = Admin
 	}

@@ -4,5 +4,5 @@ package auth
 
 import "os"
 
-// giveTo leaves a file to who makes it: it has the rights of its directory.
+// giveTo leaves a file to the user that makes it: it has the permissions of its directory.
 func giveTo(*os.File, os.FileInfo) error { return nil }

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Kind tells who is calling apart.
+// Kind is the kind of a caller.
 type Kind uint8
 
 // The kinds of principals.
 const (
-	KindUser    Kind = iota // somebody with an access token
+	KindUser    Kind = iota // a user with an access token
 	KindService             // a service account with one of its keys
 )
 
-// Principal is who is calling. Two of them can be compared.
+// Principal is an authenticated caller. Two of them can be compared.
 type Principal struct {
 	Kind      Kind
 	UserID    string // of a service account, the user that it is, or in whose name it calls
@@ -44,7 +44,7 @@ func (p Principal) ByService() string {
 
 type principalKey struct{}
 
-// PrincipalFrom returns who is calling; ok is false outside of a gate.
+// PrincipalFrom returns the caller; ok is false outside of a gate.
 func PrincipalFrom(ctx context.Context) (p Principal, ok bool) {
 	p, ok = ctx.Value(principalKey{}).(Principal)
 	return p, ok

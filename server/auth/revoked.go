@@ -8,8 +8,8 @@ import (
 // RevokedKind says what is revoked.
 type RevokedKind uint8
 
-// What can be revoked. A key of a service account is a session; with it go the tokens that
-// were asked for with the key.
+// The kinds of revocations. A key of a service account is a session; with it go the tokens
+// that were asked for with the key.
 const (
 	RevokedSession RevokedKind = iota + 1
 	RevokedUser
@@ -60,7 +60,7 @@ type span struct {
 type revoked struct {
 	mu    sync.RWMutex
 	of    map[subject]span
-	floor time.Time // what was issued before is refused, whosever it is: see add
+	floor time.Time // tokens issued before are refused, for all users: see add
 	sweep int       // size at which what is over is looked for
 	full  int64     // how often there were too many
 }
@@ -69,8 +69,8 @@ func newRevoked() *revoked { return &revoked{of: map[subject]span{}, sweep: 64} 
 
 // add takes a revocation over. Of two of one subject both hold.
 //
-// Where there are too many to remember all are forgotten, and what was issued until now is
-// refused in their place: people get other tokens for their sessions, if these have not
+// Where there are too many to remember all are forgotten, and all tokens issued until now
+// are refused in their place: people get other tokens for their sessions, if these have not
 // ended.
 func (r *revoked) add(v Revocation, now time.Time) {
 	r.mu.Lock()

@@ -249,7 +249,7 @@ func Rotate(path string, now time.Time, notice time.Duration) (Info, error) {
 
 // rotate is Rotate, with a root secret in place of what is there.
 func rotate(path string, now time.Time, notice time.Duration, next func(*ring) (*root, error)) (Info, error) {
-	path, err := filepath.EvalSymlinks(path) // what is replaced is the file, not a link to it
+	path, err := filepath.EvalSymlinks(path) // the file is replaced, not a link to it
 	if err != nil {
 		return Info{}, err
 	}
@@ -336,9 +336,9 @@ func replaceRing(path string, secret *root, entries []entry) error {
 	return replaceFile(path, text.String())
 }
 
-// Watch reads the file again when it changed, until ctx ends. What cannot be read is logged
-// once, and changes nothing. ended, if given, is called when a key is accepted no more that
-// was: what is open by its tokens must end, too.
+// Watch reads the file again when it changed, until ctx ends. A file that cannot be read is
+// logged once, and changes nothing. ended, if given, is called when a key that was accepted
+// is accepted no more: the streams and sessions of its tokens must end, too.
 func (k *Key) Watch(ctx context.Context, every time.Duration, log *slog.Logger, ended func()) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -61,11 +61,12 @@ func rootID(secret []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// RotateRoot is Rotate without a notice, and replaces the root secret, too: whoever has the file
-// as it was can do nothing any more. Processes refuse the tokens of all other keys at once, and
-// derive secrets from the new one when they are started again. What was made with the others is
-// good no more then: links to processes that were not started again, refresh tokens, codes, keys
-// of service accounts, and the synchronisation tokens of devices, which resynchronise.
+// RotateRoot is Rotate without a notice, and replaces the root secret, too: a copy of the old
+// file becomes useless. Processes refuse the tokens of all other keys at once, and derive
+// secrets from the new one when they are started again. After that, everything made with the old
+// secret and keys is invalid: links to processes that were not started again, refresh tokens,
+// codes, keys of service accounts, and the synchronisation tokens of devices, which
+// resynchronise.
 func RotateRoot(path string, now time.Time) (Info, error) {
 	return rotate(path, now, 0, func(r *ring) (*root, error) {
 		next := &root{secret: make([]byte, rootSize)}

@@ -16,7 +16,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// What tokens of this server say.
+// The claims of this server's tokens.
 const (
 	Issuer   = "parley"
 	Audience = "parley"
@@ -41,7 +41,8 @@ var (
 	// ErrRevoked is a kind of ErrInvalidToken, too: of a session that was ended.
 	ErrRevoked = fmt.Errorf("%w: of a session that was revoked", ErrInvalidToken)
 
-	// ErrUninformed says that nobody is admitted, because it is not known who was revoked.
+	// ErrUninformed reports that no caller is admitted, because the revocations are
+	// unknown.
 	ErrUninformed = errors.New("auth: what was revoked is not known just now")
 )
 

@@ -252,8 +252,8 @@ func (s *Session) Close() {
 	s.left()
 }
 
-// LogWatched reports whether another program may be reading the log just now. Of a cluster
-// nobody knows: there it counts as watched.
+// LogWatched reports whether another program may be reading the log just now. For a cluster
+// this is unknown, so it counts as watched.
 func (e *Backend) LogWatched() bool { return e.events == nil || e.events.port.Watched() }
 
 // Crowded reports whether the disk of an embedded engine is so full that what can wait

@@ -39,7 +39,7 @@ type Embedded struct {
 	AcceptLoss       string         // generation of a store whose loss of data is accepted
 	DiskReserve      uint64         // bytes of the disk that must be free for writes; 0 for the default
 	Search           search.Targets // where search events go; nil: to the declared topics
-	// Clocks are compared to find out whether somebody sets the clock; by default those of
+	// Clocks are compared to find out whether the wall clock was set; by default those of
 	// the machine.
 	Clocks clock.Clocks
 }

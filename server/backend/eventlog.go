@@ -131,8 +131,8 @@ func moveLog(ctx context.Context, cfg Config, st *embedded.Store, logs *commitlo
 	return err
 }
 
-// behind refuses a store that is behind the log of an earlier release, unless the loss is accepted: what is published
-// was on the disk before, so the store has lost it. It returns the generations of what is lost.
+// behind refuses a store that is behind the log of an earlier release, unless the loss is accepted: published events
+// were on the disk before, so the store has lost them. It returns the generations of what is lost.
 func behind(cfg Config, st *embedded.Store, list []upgrade.Event) (generations []string, err error) {
 	for _, e := range list {
 		if st.Dropped(e.Generation) {

@@ -118,7 +118,7 @@ func embeddedSource(ctx context.Context, st *embedded.Store) (src move.Source, e
 }
 
 // contentOf is what an export reads of an embedded store. Of the records it is those of durable
-// topics: what the event log has is published again in the new place.
+// topics: events of the event log are published again in the new place.
 func contentOf(st *embedded.Store) move.Source {
 	read := func(ctx context.Context, after []byte, each func(key, value []byte) bool) error {
 		var from []byte

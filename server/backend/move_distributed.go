@@ -102,8 +102,8 @@ func drain(ctx context.Context, st *dynamo.Store, m Moving) error {
 	}
 }
 
-// CancelExport opens the tables again that an export has closed. What is written from then on is in a
-// generation of their own, which a place that the export was imported into does not have.
+// CancelExport opens the tables again that an export has closed. Rows that are written from then on
+// are in a generation of their own, which a store that the export was imported into does not have.
 func CancelExport(ctx context.Context, cfg Config) error {
 	if cfg.Distributed == nil {
 		return errors.New("an export of a data directory changes nothing: start the server")
@@ -297,7 +297,7 @@ func (t *distributedTarget) carrier(ctx context.Context, slot int) (*topicstore.
 	return c, err
 }
 
-// Reached implements move.Target. What was written before is durable.
+// Reached implements move.Target. Earlier writes are durable.
 func (t *distributedTarget) Reached(ctx context.Context, p move.Progress) error {
 	return reached(ctx, t.st, p)
 }

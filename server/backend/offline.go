@@ -120,8 +120,8 @@ func (o *Offline) Published(ctx context.Context) (list []Published, err error) {
 // readBytes is how many bytes of batches are read together.
 const readBytes = 1 << 20
 
-// Events calls each with the events that a partition has: by chat and version, or by the id of an event whose record
-// is a copy. What cannot be read is left out.
+// Events calls each with the events that a partition has: by chat and version, or by the id of an event whose record is
+// a copy. Events that cannot be read are left out.
 func (o *Offline) Events(ctx context.Context, p Published, each func(chat string, version int64, id string)) error {
 	next, end, err := o.logs.Bounds(ctx, p.id)
 	for err == nil && next < end {

@@ -84,8 +84,8 @@ var ErrRunning = embedded.ErrLocked
 // the file system.
 func Lock(dataDir string) (io.Closer, error) { return embedded.Lock(dataDir) }
 
-// PrepareRestored begins a generation of the store in a directory that was restored, as a start does: what
-// was shown after the backup is not in its history.
+// PrepareRestored begins a generation of the store in a directory that was restored, as a start does: commits shown
+// after the backup are not in its history.
 func PrepareRestored(cfg Config, dir string) error {
 	st, err := embedded.Open(embedded.Options{Dir: dir, Logger: cfg.Logger, Fatal: cfg.Fatal})
 	if err != nil {

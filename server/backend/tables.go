@@ -59,8 +59,9 @@ func (t Tables) Terraform() string { return tables.Terraform(t.Prefix) }
 // addr is where DynamoDB is, for people.
 func (t Tables) addr() string { return cmp.Or(t.Endpoint, "DynamoDB") }
 
-// Explain says in one line what DynamoDB's first error means for whoever has set it up: the
-// SDK's own words are about its layers. Other errors, and none, stay as they are.
+// Explain returns in one line what DynamoDB's first error means for the operator who has
+// set it up: the SDK's own words are about its layers. Other errors, and none, stay as they
+// are.
 func (t Tables) Explain(err error) error {
 	if err == nil {
 		return nil

@@ -21,13 +21,13 @@ const (
 	watchTime  = 5 * time.Second
 )
 
-// ErrReplaced says that the store is not the one that this process opened. What the
-// process remembers is of the other one; it must end.
+// ErrReplaced says that the store is not the one that this process opened. The process's
+// caches belong to the other store, so it must end.
 var ErrReplaced = errors.New("backend: the store was replaced or removed under this process")
 
 // Watch checks, until ctx ends, whether the store is still the one that was opened, and
-// whether somebody sets the clock. It returns ErrReplaced if the store is another one;
-// Ready says so from then on. It is a lifecycle.Service's Run.
+// whether the clock was set. It returns ErrReplaced if the store is another one; Ready says
+// so from then on. It is a lifecycle.Service's Run.
 func (e *Backend) Watch(ctx context.Context, ready func()) error {
 	ready()
 	if e.clock != nil {
@@ -112,8 +112,8 @@ func (e *Backend) same(ctx context.Context) error {
 	return e.beat(ctx)
 }
 
-// skew is by how much this machine's clock is off: off the store's, or, where the store
-// is in this process, off what it was before somebody set it.
+// skew is by how much this machine's clock is off. It is measured against the store's
+// clock, or, where the store is in this process, against the clock before it was set.
 func (e *Backend) skew() time.Duration {
 	if e.dynamo != nil {
 		return e.dynamo.Stats().Skew

@@ -6,9 +6,8 @@
 // are links to that one's: each backup is complete, and removing one harms no other. In S3, backups
 // share objects in the same way (Pool).
 //
-// The package owns this form and the copying. It does not know what the files mean: what
-// makes the files of one moment readable is package backend, which also gives a restored
-// store a generation of its own.
+// The package owns this form and the copying. It does not know what the files mean: package backend
+// makes the files of one moment readable, and gives a restored store a generation of its own.
 //
 // Concurrency: one process writes the backups of a data directory at a time. Backups do not change,
 // so any number may read them.
@@ -166,7 +165,7 @@ func skipped(path string) bool {
 }
 
 // Scan lists the files below a directory as they are now. A symbolic link below it is an error:
-// what it leads to would be missing.
+// its target would be missing.
 func Scan(dir string) (list []File, err error) {
 	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return nil, err
@@ -198,8 +197,8 @@ func Scan(dir string) (list []File, err error) {
 	return list, err
 }
 
-// Link makes the files below a directory appear below another one as they are now: as links,
-// or as copies where the file system has none. What is appended to a file later shows up behind
+// Link makes the files below a directory appear below another one as they are now: as links, or
+// as copies where the file system has none. Bytes that are appended to a file later are behind
 // the size that the result says. The caller has stopped everything else that changes files.
 func Link(from, to string) ([]File, error) {
 	list, err := Scan(from)

@@ -43,7 +43,7 @@ const (
 
 // Objects stores objects by name: a place in a bucket of S3. It is safe for concurrent use.
 type Objects interface {
-	// Put stores an object, unless what arrives has another checksum.
+	// Put stores an object, unless the received bytes have another checksum.
 	Put(ctx context.Context, key string, body io.ReadSeeker, size int64, sum [sha256.Size]byte) error
 	// Get returns an object of at most so many bytes. Errors: those of a missing one wrap fs.ErrNotExist.
 	Get(ctx context.Context, key string, most int64) ([]byte, error)

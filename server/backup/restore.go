@@ -149,8 +149,8 @@ func extractArchive(path, to string, m *meter) error {
 }
 
 // Restore puts a backup into a data directory, which must be missing or empty. prepare gets the
-// directory with all files before they are where a server finds them. What an earlier restore
-// did not finish is replaced. Errors: those that wrap ErrDamaged change nothing.
+// directory with all files before they are where a server finds them. Incomplete files of an
+// earlier restore are replaced. Errors: those that wrap ErrDamaged change nothing.
 func Restore(ctx context.Context, path, dataDir string, p Progress, prepare func(dir string) error) error {
 	if err := makeDir(dataDir); err != nil {
 		return err

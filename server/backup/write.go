@@ -72,8 +72,8 @@ func CheckPlace(to, dataDir string) error {
 	return nil
 }
 
-// Write makes a backup and reads it once more before it counts as one. What it has written of
-// a backup that fails is removed. An error with the path of a backup is about older ones.
+// Write makes a backup and reads it once more before it counts as one. Files of a backup that
+// fails are removed. An error with the path of a backup is about older ones.
 func Write(ctx context.Context, o Options) (Report, error) {
 	if len(o.Of.Files) == 0 {
 		return Report{}, fmt.Errorf("%s has no files", o.From)
@@ -254,7 +254,7 @@ func prune(made string, of *List, keep int) (removed int, err error) {
 	own, _ := allOf(filepath.Dir(made), of)
 	own = slices.DeleteFunc(own, func(path string) bool { return path == made })
 	for ; len(own) >= keep; own = own[1:] {
-		// Its list goes first: what is left of it counts as no backup.
+		// Its list goes first: the remaining files count as no backup.
 		if err := os.Remove(filepath.Join(own[0], ListFile)); err != nil {
 			return removed, err
 		}

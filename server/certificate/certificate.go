@@ -1,7 +1,8 @@
 // Package certificate shows a certificate that stands in files, and reads them again when they
-// change: who renews it restarts nothing.
+// change: a renewal needs no restart.
 //
-// It owns when files are read. It does not own who is trusted, or what is served.
+// It owns when files are read. It does not own trust in certificates, or the services behind
+// them.
 //
 // Concurrency: a Certificate is safe for concurrent use. Files are read under its mutex,
 // at most once a second.

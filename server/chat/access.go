@@ -16,9 +16,9 @@ import (
 // A caller's permission is checked before the queue of a chat, which its members share, and
 // again by the conditions of the plan, which decide.
 //
-// Sends read nothing for it as long as the sender is cached as a member (package
-// admit). Whoever is not, or is suspect, is looked up first, and so are all who change
-// something. A refusal takes the same calls of the store whether the chat does not
+// Sends read nothing for it as long as the sender is cached as a member (package admit). A
+// sender that is not cached or is suspect is looked up first, and so is every user that
+// changes something. A refusal takes the same calls of the store whether the chat does not
 // exist, is one of others, or was left: its duration must not give that away.
 
 // begin counts a request of a user; admission.End must follow, unless it is refused.
@@ -44,7 +44,7 @@ func (s *Service) lookUp(
 	defer s.admission.ReleaseLookup(user)
 	allowed, err = read()
 	if !allowed {
-		_ = s.cfg.Sleep(ctx, slowdown) // the answer is known, whatever the context says
+		_ = s.cfg.Sleep(ctx, slowdown) // the answer is known, even if the context has ended
 	}
 	return allowed, err
 }
@@ -96,7 +96,7 @@ func (s *Service) isSender(ctx context.Context, m *command.Message) (sent Sent, 
 	return sent, false, s.commits.Durable(ctx, err)
 }
 
-// cacheMembers takes over from a committed plan who is a member now, and who is not.
+// cacheMembers caches from a committed plan which users are members now, and which are not.
 func (s *Service) cacheMembers(p *plan.Plan) {
 	for user, member := range p.MemberChanges() {
 		if member {
@@ -110,10 +110,10 @@ func (s *Service) cacheMembers(p *plan.Plan) {
 // readState reads what a change is decided on, and decides. It returns the result of an
 // earlier request with the same id instead, if there is one, and what was read.
 //
-// The rows are read one by one, so they may be of different moments, in which a
-// user who moves from pending to member is nowhere. What is refused by what was
-// read is therefore refused only if the head is still the one known before the
-// reads: then nothing of the chat changed, and the rows are of one moment.
+// The rows are read one by one, so they may be of different moments, in which a user who
+// moves from pending to member is nowhere. So rows that were read may refuse a command only
+// if the head is still the one known before the reads: then nothing of the chat changed,
+// and the rows are of one moment.
 func (s *Service) readState(ctx context.Context, c command.Change) (*table.Request, *plan.State, error) {
 	head := s.queues.Head(c.ChatID)
 	for backoff := s.commits.Backoff(); ; {
@@ -165,8 +165,8 @@ func (s *Service) readState(ctx context.Context, c command.Change) (*table.Reque
 	}
 }
 
-// readTarget reads what somebody who is added to a group allows, as far as the own row says
-// that there is something to read.
+// readTarget reads the access settings of a user that is to be added to a group, if the
+// user's own row says that there is something to read.
 func (s *Service) readTarget(ctx context.Context, c command.Change, st *plan.State) (err error) {
 	if st.TargetAccess.WhoAdds == rows.SharedChat {
 		if st.Shares, err = s.people.Share(ctx, c.Caller, c.UserID); err != nil {

@@ -43,8 +43,8 @@ func (s *Service) Change(ctx context.Context, op Operation, r MemberChange) (Cha
 	return Changed{Member: out.Member}, nil
 }
 
-// replayedMember is the membership that an earlier request made. What the request's
-// row does not hold comes from the membership as it is now, if it is the same.
+// replayedMember is the membership that an earlier request made. Fields that the request's
+// row does not hold come from the membership as it is now, if it is the same.
 func replayedMember(c command.Change, out changeOutcome) table.Membership {
 	done, now := out.replayed, out.state.Target
 	m := table.Membership{ChatID: c.ChatID, UserID: c.UserID, Role: c.Role, Version: done.Version}
@@ -78,8 +78,8 @@ func (s *Service) UpdateChat(ctx context.Context, r ChatChange) (row table.Chat,
 }
 
 // replayedChat reads what a user's earlier request for a change of a chat came to. The
-// event of the change has it, whatever happened since; the user knew it then. A
-// request that changed nothing has no event: then it is the chat as it is now, if
+// event of the change has this result, regardless of later changes, and the user knew it
+// then. A request that changed nothing has no event: then it is the chat as it is now, if
 // the user may see it.
 func (s *Service) replayedChat(ctx context.Context, user, chatID string, version int64) (table.Chat, error) {
 	key := table.EventKey(chatID, version)
@@ -154,8 +154,9 @@ func (s *Service) change(callerCtx context.Context, c command.Change) (out chang
 	return out, err
 }
 
-// commitChange commits the plan of a change, or those that follow from its failures: what
-// failed brings the present rows, all of one moment, so what they refuse is refused.
+// commitChange commits the plan of a change, or those that follow from its failures: the
+// failures bring the present rows, all of one moment, so a change that these refuse is
+// refused.
 func (s *Service) commitChange(
 	callerCtx, ctx context.Context, q *queue.Chat, c command.Change, out *changeOutcome,
 ) error {

@@ -1,17 +1,17 @@
 // Package chat carries out the commands of chats: creation, membership, sending,
 // settings and read positions.
 //
-// A command goes top down through the package: its own file (send.go, change.go,
-// create.go, member.go, read.go, count.go), which lets it in (access.go), makes a plan of it
-// and runs that, those that change the chat as a whole in the chat's queue (queue.go).
-// The parts have packages of their own: command is what callers ask for, admit who may
-// enter a queue, queue the order in a chat, plan the rules and plans as pure functions,
-// commit how a plan gets an outcome, people the rows of users, timestamp the times.
-// What a user may see (package view), delivery and transport are elsewhere.
-// It is one package because all commands share who may enter, the clock and the committer.
+// A command goes top down through the package: its own file (send.go, change.go, create.go,
+// member.go, read.go, count.go), which lets it in (access.go), makes a plan of it and runs that,
+// those that change the chat as a whole in the chat's queue (queue.go). The parts have packages of
+// their own: command has the requests of callers, admit the admission to a queue, queue the order
+// in a chat, plan the rules and plans as pure functions, commit the outcome of a plan, people the
+// rows of users, timestamp the times. Permissions to read (package view), delivery and transport
+// are elsewhere. It is one package because all commands share admission, the clock and the
+// committer.
 //
-// Nothing is answered before it is durable: success follows the store's commit,
-// and what an error or a repeated answer was read from is waited for.
+// Nothing is answered before it is durable: success follows the store's commit, and an error or a
+// repeated answer waits until the rows from which it was read are durable.
 //
 // # Concurrency
 //
@@ -44,7 +44,7 @@ import (
 	"github.com/parley-chat/parley/server/wait"
 )
 
-// What callers ask for, and get.
+// The requests of callers and their results.
 //
 //nolint:revive // the names are explained where they come from
 type (
@@ -97,8 +97,8 @@ type Commit struct {
 	ChatID string
 	Head   table.Head    // after the plan
 	Events []event.Event // in consecutive versions that end with the head's
-	// Payloads are the encoded Events, one for each, as the store has them: whoever
-	// sends events on need not encode them again. They must not be changed.
+	// Payloads are the encoded Events, one for each, as the store has them: a caller that
+	// forwards events need not encode them again. They must not be changed.
 	Payloads [][]byte
 	Outbox   store.Row // the row that announces the events to the relay
 }
@@ -128,8 +128,8 @@ type Config struct {
 	// the head that it was measured by. In a direct chat MarkRead changes the row of the
 	// other person as well.
 	Receipt func(row table.UserChat, head table.Head)
-	// NoReadReceipts says that nobody is shown how far the other person of a direct chat has
-	// read. The same in all processes of a store.
+	// NoReadReceipts hides from the members of a direct chat how far the other person has
+	// read. It is the same in all processes of a store.
 	NoReadReceipts bool
 	// Meter counts what commands did.
 	Meter Meter
@@ -212,7 +212,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	return s, s.clock.Load(ctx)
 }
 
-// committed takes over from a plan who is a member now, and passes the commit on.
+// committed caches from a plan which users are members now, and passes the commit on.
 func (s *Service) committed(p *plan.Plan) {
 	s.cacheMembers(p)
 	s.cfg.Committed(Commit{ChatID: p.Head.ChatID, Head: p.Head, Events: p.Events, Payloads: p.Payloads, Outbox: p.Outbox})

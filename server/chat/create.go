@@ -64,8 +64,8 @@ func (s *Service) createDirect(ctx context.Context, chatID string, c CreateDirec
 		}
 		return Created{ChatID: chatID}, err
 	}
-	// Lost a race, with an equal request or for the pair: the winner's chat is the
-	// answer. What was lost against is never taken back, so it is there.
+	// Lost a race, with an equal request or for the pair: the winner's chat is the answer.
+	// The winning row is never removed, so it is there.
 	existing, err = s.findDirect(ctx, c, key)
 	if err == nil && existing.ChatID == "" {
 		err = fmt.Errorf("%w: %w", errState, failed)
@@ -188,9 +188,9 @@ func (s *Service) createGroup(ctx context.Context, chatID string, c CreateGroup)
 	return Created{ChatID: done.ChatID, Replayed: true, Incomplete: s.addMembers(ctx, done.ChatID, c)}, nil
 }
 
-// addMembers makes the pending members of a group members whose creation was asked for. Who
-// has blocked the creator since the members were checked is not among them: the plan does not
-// compare block lists, which would let it grow with the members.
+// addMembers makes the pending members of a group members whose creation was asked for. Users
+// who have blocked the creator since the members were checked are not among them: the plan
+// does not compare block lists, which would let it grow with the members.
 func (s *Service) addMembers(ctx context.Context, chatID string, c CreateGroup) error {
 	return s.finishPending(ctx, chatID, c.Caller, c.Members)
 }
@@ -205,7 +205,7 @@ func (s *Service) FinishPending(callerCtx context.Context, chatID string) error 
 	return s.finishPending(callerCtx, chatID, "", nil)
 }
 
-// finishPending is FinishPending. First it takes those of members off the list who have
+// finishPending is FinishPending. First it takes those members off the list that have
 // blocked the creator.
 func (s *Service) finishPending(callerCtx context.Context, chatID, creator string, members []string) error {
 	for {
@@ -245,8 +245,8 @@ func (s *Service) finishPending(callerCtx context.Context, chatID, creator strin
 	}
 }
 
-// dropBlocking takes members off the list of a group's pending ones who have blocked its
-// creator, by the items of their block lists. Who is a member already stays.
+// dropBlocking takes those members off the list of a group's pending ones that have blocked
+// its creator, by the items of their block lists. A user who is a member already stays.
 func (s *Service) dropBlocking(
 	ctx context.Context, pending table.Pending, creator string, members []string, blocks []store.Item,
 ) (dropped bool, err error) {

@@ -11,10 +11,11 @@ import (
 )
 
 // Depart ends the membership of a deleted account in a group. If the account owned the
-// group, the admin who has been there longest becomes the owner, or else the member. The
-// last member stays, as nobody: the group is no one's any more. Repeating it is harmless.
-// Errors: ErrInvalidArgument, ErrInvalidOperation for a direct chat, ErrBusy,
-// store.ErrConflict if nobody could become the owner, and the store's.
+// group, the admin who has been there longest becomes the owner; without an admin, the
+// member who has been there longest. The last member stays a member, so that no living
+// account owns the group any more. Repeating it is harmless. Errors: ErrInvalidArgument,
+// ErrInvalidOperation for a direct chat, ErrBusy, store.ErrConflict if no member could
+// become the owner, and the store's.
 func (s *Service) Depart(ctx context.Context, user, chatID string) error {
 	if err := command.CheckUser(user); err != nil {
 		return err
@@ -35,8 +36,8 @@ func (s *Service) Depart(ctx context.Context, user, chatID string) error {
 		case !errors.Is(err, ErrMemberNotFound):
 			return err
 		}
-		// The successor has left meanwhile, or is somebody who is still on the way in, or the
-		// chat says that it has members whom it has not.
+		// The successor has left meanwhile, or is a member that is still being added, or the
+		// chat's count includes members that do not exist.
 		if successor == "" {
 			if err := s.FinishPending(ctx, chatID); err != nil {
 				return err
@@ -55,8 +56,8 @@ func (s *Service) Depart(ctx context.Context, user, chatID string) error {
 // departAttempts is how often a departure starts over.
 const departAttempts = 8
 
-// successor finds who becomes the owner of a group when somebody departs; empty if that is
-// not the owner, or nobody else is there.
+// successor finds the member who becomes the owner of a group when a user departs. It is
+// empty if the user is not the owner, or if there is no other member.
 func (s *Service) successor(ctx context.Context, user, chatID string) (string, error) {
 	var best table.Membership
 	owns := false

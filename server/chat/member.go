@@ -9,9 +9,9 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// What a chat holds for one member alone does not pass the chat's queue: nobody else is
-// concerned, but for the other person of a direct chat by what was read, and no row changes
-// but the member's own and that person's.
+// Changes of what a chat holds for one member alone bypass the chat's queue. They change
+// only the member's own row, and in a direct chat the other person's row for the read
+// position. No other user is affected.
 
 // MemberState is a user's row of a chat, with the head that it was measured by.
 type MemberState struct {
@@ -97,8 +97,8 @@ func (s *Service) readMember(ctx context.Context, user, chatID string, key comma
 	return out, nil
 }
 
-// addRole adds the role to a member's row that an earlier release wrote. Whoever
-// changes the row records it with the change.
+// addRole adds the role to a member's row that an earlier release wrote. The caller that
+// changes the row stores the role with the change.
 func (s *Service) addRole(ctx context.Context, row *table.UserChat) error {
 	if row.Role != "" {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table/people"
 )
 
-// peopleRows reads and writes the rows of users in a store: who exists, and in how many chats each is. Rows of
+// peopleRows reads and writes the rows of users in a store: which users exist, and in how many chats each is. Rows of
 // earlier releases do not hold that number. Plans keep it once it is written, and demand it: so no chat is joined or
 // left between the count and its writing. Many goroutines may use it.
 type peopleRows struct {
@@ -38,11 +38,10 @@ func (r peopleRows) Ensure(ctx context.Context, user string, at int64) error {
 	return err
 }
 
-// Check checks that users exist, and that each can be in one more chat; where somebody adds
-// them to a group, that they let this person do so and have blocked none of the others. Rows
-// of users are never removed, so it may be done before the plan that relies on it. Errors: command.ErrUserNotFound,
-// command.ErrTooManyChats, command.ErrForbidden, command.ErrInvalidOperation, and the
-// store's.
+// Check checks that users exist, and that each can be in one more chat. If a user adds them to a group, it checks that
+// they allow this user to add them and have blocked none of the others. Rows of users are never removed, so it may be
+// done before the plan that relies on it. Errors: command.ErrUserNotFound, command.ErrTooManyChats,
+// command.ErrForbidden, command.ErrInvalidOperation, and the store's.
 func (r peopleRows) Check(ctx context.Context, p plan.Planner, adds string, users []string) error {
 	items, err := r.read(ctx, users, table.UserKey)
 	if err != nil {
@@ -90,8 +89,9 @@ func (r peopleRows) read(ctx context.Context, users []string, key func(user stri
 	return items, nil
 }
 
-// mayAdd checks that users, whose rows are given, let somebody add them to a group, and that
-// none of them would get into it with somebody whom that one has blocked.
+// mayAdd checks that users, whose rows are given, allow the user adds to add them to a
+// group. It also checks that none of them would share the group with a user whom they have
+// blocked.
 func (r peopleRows) mayAdd(ctx context.Context, adds string, users []string, rows []store.Item) error {
 	blocks, err := r.read(ctx, users, func(user string) store.Key { return people.BlockKey(user, adds) })
 	if err != nil {
@@ -142,7 +142,7 @@ func (r peopleRows) blocksOneOf(ctx context.Context, user string, others map[str
 }
 
 // Meets reports whether a user has blocked one of the members of a group, or one of others,
-// besides who adds the user, whom the plan asks about.
+// besides the user adds, which the plan checks.
 func (r peopleRows) Meets(ctx context.Context, adds, user, chatID string, others []string) (bool, error) {
 	list, err := r.blocked(ctx, user)
 	if err != nil {
@@ -156,15 +156,15 @@ func (r peopleRows) Meets(ctx context.Context, adds, user, chatID string, others
 	return slices.ContainsFunc(members, func(it store.Item) bool { return it != nil }), err
 }
 
-// Share reports whether somebody who adds a user shares a chat with that user: both are
-// members of the same group, or have a direct chat in which the user takes part, who has
-// begun it or written in it. Whoever begins a chat with a stranger shares nothing by that.
-// It reads the lists of both, unless they have such a direct chat.
+// Share reports whether the user adds shares a chat with another user: both are members of
+// the same group, or have a direct chat that the other user began or has written in. A user
+// who begins a chat with a stranger shares nothing by that. Share reads the lists of both,
+// unless they have such a direct chat.
 func (r peopleRows) Share(ctx context.Context, adds, user string) (bool, error) {
 	return (&sharing{rows: r, user: adds}).with(ctx, user)
 }
 
-// sharing is with whom somebody shares chats; the list of that one is read once.
+// sharing reports with which users one user shares chats; that user's list is read once.
 type sharing struct {
 	rows peopleRows
 	user string

@@ -14,9 +14,9 @@ import (
 	rows "github.com/parley-chat/parley/server/store/table/people"
 )
 
-// Read positions are many: every member may report every message. While one of a member's
-// in a chat is written the later ones wait, and then the highest of them is written for all.
-// Each is answered once that is on the disk. What different members report is not put into
+// Read positions are many: every member may report every message. While one of a member's in
+// a chat is written the later ones wait, and then the highest of them is written for all.
+// Each is answered once that is on the disk. Reports of different members are not put into
 // one transaction: the store's group commit already does that, in fewer syncs.
 //
 // The other person of a direct chat is notified by a write to that person's row: it reaches
@@ -207,13 +207,14 @@ func (s *Service) commitReads(ctx context.Context, g *readGroup) {
 	}
 }
 
-// told is the other person of a direct chat, who learns how far the member has read.
+// told is the write to the row of the other person of a direct chat, to whom the read
+// position of the member is shown.
 //
 // The row is read before it is written, and written only as it was read, so that it is known
 // under which revision it is shown. But it changes with all that its user does: where that
 // was in the way, it is written as it is, and read after that.
 type told struct {
-	row  table.UserChat // as it is shown; empty: of nobody, or not read yet
+	row  table.UserChat // as it is shown; empty: there is no such row, or it was not read yet
 	late bool           // it is read once it is written
 }
 
@@ -225,7 +226,8 @@ func (t *told) write(reader table.UserChat, sequence, at int64) (w store.Write) 
 	return w
 }
 
-// tell reports the row of whoever is notified. After an error a repetition of the mark does.
+// tell reports the row of the user that is notified. After an error a repetition of the mark
+// reports it.
 func (s *Service) tell(ctx context.Context, g *readGroup, t told) error {
 	if t.late {
 		var err error
@@ -268,8 +270,8 @@ func (g *readGroup) records(writes []store.Write, at int64) []store.Write {
 	return writes
 }
 
-// other reads the row of whoever is shown how far the member has read; an empty one if
-// nobody is.
+// other reads the row of the user to whom the member's read position is shown; an empty row
+// if there is none.
 func (s *Service) other(ctx context.Context, g *readGroup) (table.UserChat, error) {
 	if !g.tells {
 		return table.UserChat{}, nil
@@ -285,7 +287,7 @@ func (s *Service) other(ctx context.Context, g *readGroup) (table.UserChat, erro
 	return table.UserChat{}, nil
 }
 
-// answerSeen waits until what was read is on the disk before it is answered.
+// answerSeen waits until the rows that were read are on the disk before it answers.
 func (s *Service) answerSeen(ctx context.Context, g *readGroup) {
 	if len(g.seen) == 0 {
 		return

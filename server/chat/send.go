@@ -48,7 +48,7 @@ func (s *Service) forward(ctx context.Context, m *command.Message) (Sent, bool) 
 		return Sent{}, false
 	}
 	sent, ok := s.cfg.Forward(ctx, m.Send)
-	m.Fresh = false // whatever became of it there
+	m.Fresh = false // whether or not the other process committed it
 	return sent, ok
 }
 
@@ -123,8 +123,8 @@ func newSendGroup(group []*queue.Command) *sendGroup {
 	return g
 }
 
-// planned notes that the ids of the open messages are in a plan: whatever becomes of it,
-// another one looks whether they were recorded.
+// planned records that the ids of the open messages are in a plan. Regardless of its
+// outcome, another plan checks whether they were recorded.
 func (g *sendGroup) planned() {
 	for _, m := range g.open {
 		m.Fresh = false

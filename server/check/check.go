@@ -3,9 +3,9 @@
 //
 // The events of a chat are its source of truth: heads, chats, members, messages, users'
 // rows, counts and indexes are compared with the rows derived from the events (package
-// derive), in both directions, and rewritten where they differ. What cannot be derived is
-// never invented and never deleted: missing events, a row without a cause. Such findings
-// name a remedy.
+// derive), in both directions, and rewritten where they differ. Facts that cannot be
+// derived are never invented and never deleted: missing events, a row without a cause. Such
+// findings name a remedy.
 //
 // It owns the order of the checks, the findings and their texts. Opening and files are
 // package backend's, keys and rows package table's. In the distributed mode other processes

@@ -15,10 +15,10 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// A chat's versions and the numbers of its messages have no gaps: a reader takes one for rows that are not
-// visible yet. So a repair fills those that no copy can fill. The event of a message that is there is made
-// again from it, with the id that it had. In place of a message that is lost comes one that says so.
-// What a lost change did to the members is not known, so nothing takes its place.
+// A chat's versions and the numbers of its messages have no gaps: a reader takes one for rows that are not visible yet.
+// So a repair fills those that no copy can fill. The event of a message that is there is made again from it, with the
+// id that it had. In place of a message that is lost comes one that says so. The effect of a lost change on the members
+// is unknown, so nothing takes its place.
 
 const (
 	// placeholderProducer is the producer of events that a repair has made.

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// A backup has the events of chats, too: what the store lost is put back from there. Not all that a
+// A backup has the events of chats, too: lost rows of the store are restored from there. Not all that a
 // backup has is part of a chat's history: after a loss that was accepted the chat went on with other
 // events of the same versions. The newest event of a chat is of the line of history that counts, and so
 // are all events up to its version.

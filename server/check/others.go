@@ -161,7 +161,7 @@ func (c *checker) departed(rows *stream, user string) error {
 	return nil
 }
 
-// former finds a user without a row who is no longer in any chat.
+// former finds a user without a row that is no longer in any chat.
 func (c *checker) former(user string) error {
 	key := table.UserKey(user)
 	it, bad, err := c.get(key)
@@ -231,7 +231,7 @@ func (c *checker) pairs() error {
 			return nil
 		}
 		var writes []store.Write
-		if !c.unchecked[id] && it != nil { // the chat is there and somebody else's
+		if !c.unchecked[id] && it != nil { // the chat is there and belongs to others
 			writes = append(writes, remove(row.Key))
 		}
 		return c.found(PairWrong, row.Key, fmt.Sprintf("it leads to chat %.80q, which is not these two people's", id),

@@ -7,9 +7,9 @@
 //
 // # Concurrency
 //
-// A Client is safe for concurrent use. [Client.Run] does the work and must
-// run for anything to happen; what is requested before it begins is done then.
-// The Machine is guarded by one mutex, which is held across no call.
+// A Client is safe for concurrent use. [Client.Run] does the work and must run for anything
+// to happen; requests made before it begins are carried out then. The Machine is guarded by
+// one mutex, which is held across no call.
 package client
 
 import (

@@ -43,8 +43,8 @@ func (b *Bar) End() {
 	}
 }
 
-// Percent is how much of a total is done, at most 99: what is done to the end is not shown as
-// a part.
+// Percent is how much of a total is done, at most 99: a complete job is not shown as a
+// percentage.
 func Percent(done, total int64) int64 {
 	if total <= 0 {
 		return 0

@@ -58,7 +58,7 @@ func BaseURL(text string) (string, error) {
 	return strings.TrimSuffix(u.String(), "/"), nil
 }
 
-// Exit ends a program with a code. What is to be said has been printed already.
+// Exit ends a program with a code. The message has been printed already.
 type Exit int
 
 // Error implements error.
@@ -190,7 +190,7 @@ func (p *Program) explainSetting(err error) error {
 }
 
 // answer prints help or the version and ends the program, if the flags before the command
-// ask for it, whatever the command is.
+// ask for it, for any command.
 func answer(root *cobra.Command) error {
 	if asked, err := root.Flags().GetBool("help"); err == nil && asked {
 		if err := root.Help(); err != nil {

@@ -23,7 +23,7 @@ func PrintJSON(w io.Writer, m proto.Message) {
 	fmt.Fprintln(w, string(b))
 }
 
-// Terminal reports whether somebody looks at what is written.
+// Terminal reports whether the output goes to a terminal.
 func Terminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {

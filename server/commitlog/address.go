@@ -22,10 +22,10 @@ func Redriven(group, letter string) Producer {
 	return Producer{ID: addressed + digest(group) + "/" + digest(letter), Number: 1}
 }
 
-// Address returns who receives the batch.
+// Address returns the recipient of the batch.
 func (b *Batch) Address() Address { return b.Producer.Address() }
 
-// Address returns who receives what the producer appends.
+// Address returns the recipient of the producer's appends.
 func (p Producer) Address() Address {
 	rest, ok := strings.CutPrefix(p.ID, addressed)
 	if !ok {

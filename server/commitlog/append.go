@@ -39,10 +39,10 @@ func (l *Local) Begin(ctx context.Context, appends []Append) (*Pending, error) {
 	return l.Publish(ctx, appends, nil)
 }
 
-// Publish is Begin that deletes rows of tables in the same commit: what they ask to be
-// published is in the log once they are gone, and not before. A row that is not there is no
-// error. Without appends it only deletes. It works on a full disk within the bound of
-// [store.Records].
+// Publish is Begin that deletes rows of tables in the same commit: the records that these
+// rows announce are in the log once the rows are gone, and not before. A row that is not
+// there is no error. Without appends it only deletes. It works on a full disk within the
+// bound of [store.Records].
 func (l *Local) Publish(ctx context.Context, appends []Append, rows []store.Key) (*Pending, error) {
 	at := l.now().UnixMilli()
 	drafts := make([]*draft, len(appends))

@@ -83,7 +83,7 @@ func split(body []byte, count int) ([]uint32, error) {
 	return ends, nil
 }
 
-// Record is the ith record of a batch of records. What it holds is shared and must not be
+// Record is the ith record of a batch of records. Its contents are shared and must not be
 // changed.
 func (b *Batch) Record(i int) record.Record {
 	r, _, _ := record.Parse(b.Bytes(i, i+1)) // it was parsed before

@@ -24,8 +24,8 @@ func appendPrefix(b []byte, p Partition, kind byte) []byte {
 }
 
 // batchKey is the key of the batch whose last message has a position. The last one, and not
-// the first: the batch that holds a position is the next from that position on, and what
-// lies below a position as a whole has lesser keys.
+// the first: the batch that holds a position is the next from that position on, and batches
+// that lie wholly below a position have lesser keys.
 func batchKey(p Partition, last int64) []byte {
 	return binary.BigEndian.AppendUint64(appendPrefix(make([]byte, 0, keyPrefix+8), p, kindBatch), uint64(last))
 }

@@ -24,7 +24,7 @@ const maxTopic = math.MaxInt64
 //
 // Positions are given under the lock of their partition, held until the batch is visible in
 // the engine: the order of positions is the order of commits, in which they become durable.
-// So whoever has seen one commit to the disk knows it of all earlier ones.
+// So once a commit is known to be on the disk, all earlier ones are, too.
 //
 // Lock order: Local.deleting, then partitions in ascending order, then what guards a map, or
 // the engine's own locks of rows.

@@ -3,14 +3,14 @@
 //
 // It owns positions, the encoding of batches, which messages a producer has published
 // already, where a partition begins and ends, and which topics the event log has. It owns
-// neither durable topics, which are numbers here, nor who reads, how long messages stay, or
-// what is kept in memory for readers.
+// neither durable topics, which are numbers here, nor the readers, the retention of
+// messages, or the cache for readers.
 //
 // Durable topics hold messages, topics of the event log hold records of Kafka or references
 // to events of chats (package record). The number of a topic says which.
 //
-// Concurrency: a Log is safe for concurrent use. A Batch never changes once it is made
-// and is shared by all who read it.
+// Concurrency: a Log is safe for concurrent use. A Batch never changes once it is made and
+// is shared by all its readers.
 //
 // It is one package because positions, batches and producers change together, in one write
 // under one lock of their partition, and a batch in memory is what the write stores.
@@ -29,7 +29,7 @@ import (
 	"github.com/parley-chat/parley/server/event"
 )
 
-// Limits of an append. What a publisher may send is less.
+// Limits of an append. The limit of a publisher is lower.
 const (
 	MaxMessages    = 10_000               // of a batch
 	MaxBatchBytes  = 8 << 20              // of a batch, encoded
@@ -65,8 +65,8 @@ var (
 	ErrLost = errors.New("commitlog: the topic's log is lost")
 )
 
-// CorruptError says that a batch cannot be read as it was written. What is before and
-// behind it can.
+// CorruptError says that a batch cannot be read as it was written. The batches before and
+// after it can be read.
 type CorruptError struct {
 	Partition Partition
 	From, To  int64 // its positions, [From,To)

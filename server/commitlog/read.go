@@ -26,7 +26,7 @@ func (l *Local) Read(ctx context.Context, id Partition, from int64, maxBytes int
 	r := reading{next: from, left: maxBytes}
 	err = l.records.Seek(ctx, batchKey(id, from), batchKey(id, end), false, r.add)
 	if len(r.batches) > 0 {
-		return r.batches, nil // what is wrong behind them is the next call's
+		return r.batches, nil // the next call reports errors behind them
 	}
 	if err != nil && !errors.Is(err, store.ErrCorrupt) {
 		return nil, err
@@ -133,8 +133,8 @@ func (l *Local) batchAt(ctx context.Context, id Partition, at, end int64) (b *Ba
 	return b, err
 }
 
-// PositionAt implements Reader. It looks at as many batches as halvings lead to one. What is
-// corrupt is as old as what follows it.
+// PositionAt implements Reader. It looks at as many batches as halvings lead to one. A
+// corrupt batch counts as old as the batch that follows it.
 func (l *Local) PositionAt(ctx context.Context, id Partition, t time.Time) (int64, error) {
 	lo, last, end, err := l.view(ctx, id)
 	if err != nil {

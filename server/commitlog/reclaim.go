@@ -15,7 +15,7 @@ const (
 	reclaimParts = 64
 	// reclaimShort is how many bytes are worth a reclaim on a disk that is short.
 	reclaimShort = 1 << 20
-	// reclaimRanges bounds the ranges in memory. What is removed beyond is left to the engine, too.
+	// reclaimRanges bounds the ranges in memory. Ranges beyond that are left to the engine, too.
 	reclaimRanges = 1 << 16
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-chat/parley/server/commitlog/producers"
 )
 
-// What proves that a number of a producer comes with the request that it came with first.
+// Hashes prove that a number of a producer comes with the request that it came with first.
 
 // HashOf is the hash of a request: of its messages in their order, as a batch holds them, with ttl and
 // delay instead of the server's times. Headers are hashed by name, so it depends on no order of a map.

@@ -6,8 +6,8 @@ import (
 )
 
 // Scan calls f with the batches of a partition from a position on, up to another one or the end, and reads so many
-// bytes at a time. It moves the position on with each, so that a scan which fails can be continued. What is corrupt,
-// or was removed meanwhile, is passed over.
+// bytes at a time. It moves the position on with each, so that a scan which fails can be continued. Batches that are
+// corrupt, or were removed meanwhile, are skipped.
 func Scan(ctx context.Context, log Reader, p Partition, next *int64, to int64, maxBytes int, f func(*Batch)) error {
 	for *next < to {
 		batches, err := log.Read(ctx, p, *next, maxBytes)

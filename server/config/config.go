@@ -2,9 +2,9 @@
 // the environment, a file, and the defaults, in this order.
 //
 // It owns the table of all settings (their names, defaults and meanings), the form of the
-// file, and the parsing that needs nothing but a value itself. What settings mean
-// together belongs to the packages that use them; commands and help belong to package
-// cmdline. Secrets have no flag: others on the machine could see it.
+// file, and the parsing that needs nothing but a value itself. Packages that use settings
+// own their meaning together; commands and help belong to package cmdline. Secrets have no
+// flag: others on the machine could see it.
 //
 // Concurrency: Settings do not change once they are read.
 package config

@@ -61,7 +61,7 @@ func names() []string {
 	return list
 }
 
-// ExplainFlag turns an error of parsing flags into a line that says which flag somebody
+// ExplainFlag turns an error of parsing flags into a line that names the flag that the user
 // may have meant.
 func (f Flags) ExplainFlag(err error) error {
 	var (

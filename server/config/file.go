@@ -29,7 +29,7 @@ func readFile(path string) (lines map[string]line, warnings []string, err error)
 		return nil, nil, fmt.Errorf("config: %w", err)
 	}
 	defer f.Close()
-	info, err := f.Stat() // of what is read, whatever happens to the name meanwhile
+	info, err := f.Stat() // of the file that is read, even if its name changes meanwhile
 	if err != nil {
 		return nil, nil, fmt.Errorf("config: %w", err)
 	}

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Secret is a value that shows itself only to those who ask for it. One that stands in a file
-// of its own is read there each time, so that it can be replaced while programs run.
+// Secret is a value that shows itself only to callers that ask for it. One that stands in a
+// file of its own is read there each time, so that it can be replaced while programs run.
 type Secret string
 
 const hidden = "(hidden)"

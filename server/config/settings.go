@@ -34,7 +34,7 @@ type Settings struct {
 	SearchTopics             string   // where search events go, as package search reads it
 	SearchAttempts           int      // of publishing a search event that is refused
 	Issuers                  string   // of tokens, as package issuer reads them
-	SignUp                   bool     // people whose identifier nobody has become users
+	SignUp                   bool     // people whose identifier no user has become users
 	Codes                    struct { // to sign in with
 		Way                             string // auto, log, smtp, webhook or none
 		SMTPAddress, SMTPFrom, SMTPUser string

@@ -5,8 +5,8 @@ import (
 	"github.com/parley-chat/parley/server/event"
 )
 
-// maxWaiting bounds the changes that wait for earlier ones: what does not fit is read
-// from the store.
+// maxWaiting bounds the changes that wait for earlier ones: further changes are read from
+// the store.
 const maxWaiting = 64
 
 // changeLog is what the hub has loaded of one chat's changes: those that wait for earlier ones, and the last ones,
@@ -34,7 +34,7 @@ func (l *changeLog) Receive(e event.Event) (isNew bool) {
 	return true
 }
 
-// Fill adds a change that was read, whatever the bound. It counts for Newest: a chat
+// Fill adds a change that was read, regardless of the bound. It counts for Newest: a chat
 // with changes to apply must not be dropped.
 func (l *changeLog) Fill(e event.Event) {
 	if v := e.GetMetadata().GetVersion(); v > l.Version && l.waiting[v] == nil {

@@ -75,7 +75,7 @@ func (h *Hub) Deliver(d Delivery) {
 }
 
 // Applied reports whether Deliver, given d without events, would do nothing: a change that
-// concerns the membership of nobody has reached all streams of this hub that it must.
+// affects no membership has reached all streams of this hub that it must.
 func (h *Hub) Applied(d Delivery) bool {
 	h.mu.Lock()
 	defer h.unlock()
@@ -146,8 +146,8 @@ func (h *Hub) apply(cs *chatState, c *frame.Change) {
 func (h *Hub) deliver(a *subscription, c *frame.Change) {
 	own := c.Target == a.stream.user
 	if !a.active {
-		// Catching up reads the head and then the user's row; what it finds at its
-		// position p covers a removal at or before p.
+		// Catching up reads the head and then the user's row; its result at position p
+		// covers a removal at or before p.
 		if own && c.Effect == frame.Removed {
 			a.removedAt = c.Version
 		} else if own && c.Effect == frame.Added {

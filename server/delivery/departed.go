@@ -2,13 +2,13 @@ package delivery
 
 import "github.com/parley-chat/parley/server/bounded"
 
-// maxRemembered bounds a departureSet; what is dropped is sent again.
+// maxRemembered bounds a departureSet; a dropped departure is sent again.
 const maxRemembered = 1000
 
 type sentDeparture struct {
 	version   int64  // of the removal that was sent
 	confirmed int64  // no addition followed up to this version
-	applier   uint64 // who has applied every change of the chat since; 0 for nobody
+	applier   uint64 // has applied every change of the chat since; 0: none
 }
 
 // departureSet holds the departures of one stream's user by chat, so that neither a repeated delivery nor a
@@ -16,7 +16,8 @@ type sentDeparture struct {
 type departureSet map[string]sentDeparture
 
 // Add records that a removal is sent; false if it, or a later one, was sent before.
-// applier, if not 0, is whoever applies all changes of the chat from that version on.
+// applier, if not 0, identifies the state that applies all changes of the chat from that
+// version on.
 func (s departureSet) Add(chatID string, version int64, applier uint64) (isNew bool) {
 	if d, ok := s[chatID]; ok && d.version >= version {
 		return false
@@ -38,8 +39,8 @@ func (s departureSet) Confirm(chatID string, version int64) {
 }
 
 // Covers reports whether the departure was sent, and no change up to a version can have
-// made the user a member again. applier is who applies the chat's changes now, up to
-// applied.
+// made the user a member again. applier identifies the state that applies the chat's changes
+// now, up to applied.
 func (s departureSet) Covers(chatID string, version int64, applier uint64, applied int64) bool {
 	d, ok := s[chatID]
 	if ok && applier != 0 && applier == d.applier {

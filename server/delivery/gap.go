@@ -54,7 +54,7 @@ func (h *Hub) fillGap(ctx context.Context, w Work) error {
 		h.schedule(h.cfg.Clock().Add(retryAfter), w)
 		return err
 	}
-	if h.chats[cs.id] != cs { // dropped meanwhile: nobody needs what was read
+	if h.chats[cs.id] != cs { // dropped meanwhile: no stream needs what was read
 		cs.gap.filling = false
 		return nil
 	}

@@ -1,14 +1,14 @@
 // Package delivery brings what was committed to the open streams of members.
 //
-// A [Hub] holds the streams of one process. Whoever commits a change, or learns
-// of one, calls [Hub.Deliver]; source, order and repetition of the calls do not
-// matter. The hub gives each stream a chat's changes in version order and drops
-// what is not newer. On a gap it waits a moment and then reads the missing events
-// from the store, once for all its streams. Where anything may have been missed,
-// [Hub.InvalidateAll] has all streams synchronise again. The package owns positions
-// and subscriptions of streams, the bounded queues, acknowledgements and the end of
-// streams; it does not own the transport (package api sends what [Stream.Take]
-// returns), the reads (package view) or the contents of the store.
+// A [Hub] holds the streams of one process. Code that commits a change, or is notified of
+// one, calls [Hub.Deliver]; source, order and repetition of the calls do not matter. The
+// hub gives each stream a chat's changes in version order and drops what is not newer. On a
+// gap it waits a moment and then reads the missing events from the store, once for all its
+// streams. Where anything may have been missed, [Hub.InvalidateAll] has all streams
+// synchronise again. The package owns positions and subscriptions of streams, the bounded
+// queues, acknowledgements and the end of streams; it does not own the transport (package
+// api sends what [Stream.Take] returns), the reads (package view) or the contents of the
+// store.
 //
 // # The way of a change
 //
@@ -22,12 +22,12 @@
 //
 // # Concurrency
 //
-// Hub and Stream are state machines: they start no goroutine and read no clock
-// but the one given. Everything that needs the store is a piece of [Work] that
-// somebody fetches ([Hub.Work]) and performs ([Hub.Do]); [Hub.Run] does so with
-// a few goroutines, a test steps it. All methods may be called from many
-// goroutines. Lock order: Hub.mu, then that of a queue; neither is held across a call
-// of Source or a hook of Config. (Source.NewToken reads nothing and is called with it.)
+// Hub and Stream are state machines: they start no goroutine and read no clock but the one
+// given. Everything that needs the store is a piece of [Work] that a caller fetches
+// ([Hub.Work]) and performs ([Hub.Do]); [Hub.Run] does so with a few goroutines, a test
+// steps it. All methods may be called from many goroutines. Lock order: Hub.mu, then that
+// of a queue; neither is held across a call of Source or a hook of Config. (Source.NewToken
+// reads nothing and is called with it.)
 package delivery
 
 import (
@@ -76,17 +76,16 @@ type Tokens interface {
 
 // Config sets up a Hub. Zero limits take the defaults.
 type Config struct {
-	History   store.History               // the store's; what is not of it is dropped
+	History   store.History               // the store's; changes of other generations are dropped
 	Process   string                      // id of this process, the first part of stream ids
 	Source    Source                      // consistent reads
-	Durable   func(context.Context) error // waits until what was read is on stable storage
+	Durable   func(context.Context) error // waits until the rows that were read are on stable storage
 	Clock     func() time.Time            //
 	NewID     func(prefix string) string  // makes stream ids
 	Delivered func(ctx context.Context, user, chatID string, sequence int64) error
-	// Revoked, if given, says whether the access of whoever opens a stream was revoked, or the
-	// key of the access token ended. It is
-	// called after the stream was registered: EndRevoked finds what is open, and this what is
-	// being opened.
+	// Revoked, if given, reports whether the access of the user who opens a stream was
+	// revoked, or the key of the access token ended. It is called after the stream was
+	// registered: EndRevoked finds the open streams, and Revoked those that are being opened.
 	Revoked func(p OpenParams) bool
 
 	GapWait        time.Duration // how long a missing change may still arrive by itself; 20 ms
@@ -140,7 +139,7 @@ type Hub struct {
 	draining bool
 	streams  map[string]*Stream
 	users    map[string][]*Stream // oldest first
-	pushed   []*Stream            // with frames that nobody was woken for: see unlock
+	pushed   []*Stream            // with frames that no goroutine was woken for: see unlock
 	chats    map[string]*chatState
 	verified map[string]int64 // of chats without subscriptions: see chatState.verified
 

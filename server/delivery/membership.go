@@ -80,11 +80,11 @@ func (h *Hub) setVerified(chatID string, version int64) {
 	bounded.Put(h.verified, chatID, max(h.verified[chatID], version), maxVerified)
 }
 
-// reconcileUnsubscribed requests a reconciliation for each of a user's streams that is
-// not subscribed to a chat, or not yet active in it: what it is about to read may be
-// older than the change that brings us here, and end the subscription. version is that
-// of the change, or of one after it; streams that know already what it did are skipped.
-// 0 skips none that is not subscribed. Callers hold mu.
+// reconcileUnsubscribed requests a reconciliation for each of a user's streams that is not
+// subscribed to a chat, or not yet active in it: the rows that it is about to read may be
+// older than the change that brings us here, and end the subscription. version is that of
+// the change, or of one after it; streams that know already what it did are skipped. 0
+// skips none that is not subscribed. Callers hold mu.
 func (h *Hub) reconcileUnsubscribed(chatID, user string, version int64) {
 	for _, s := range h.users[user] {
 		a := s.subscriptions.Of(chatID)
@@ -130,7 +130,7 @@ func (h *Hub) reconcileSubscription(ctx context.Context, w Work) error {
 	defer h.unlock()
 	switch {
 	case err != nil:
-		// What reconcile subscribed to before it failed would stay inactive.
+		// A subscription that reconcile made before it failed would stay inactive.
 		if a := w.stream.subscriptions.Of(w.chatID); a != nil && !a.active {
 			h.unsubscribe(a)
 		}

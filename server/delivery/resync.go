@@ -49,7 +49,7 @@ func (h *Hub) InvalidateAll() {
 		switch {
 		case s.resync != nil:
 			s.resync.again = true
-		case s.catchingUp: // what it has read may be older than what was lost
+		case s.catchingUp: // the rows that it has read may be older than the lost changes
 			s.needsResync = true
 		default:
 			h.beginResync(s, now.Add(h.spread(s)))

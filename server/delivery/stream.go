@@ -12,8 +12,8 @@ import (
 	"github.com/parley-chat/parley/server/view"
 )
 
-// Stream is one open stream. What may change is guarded by Hub.mu, except catchUp,
-// which belongs to the one caller of Step.
+// Stream is one open stream. Hub.mu guards the mutable fields, except catchUp, which
+// belongs to the one caller of Step.
 type Stream struct {
 	hub        *Hub
 	id         string

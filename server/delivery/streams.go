@@ -121,7 +121,7 @@ func (h *Hub) Extend(user, session, id string, until time.Time) error {
 	defer h.unlock()
 	s := h.streams[id]
 	switch {
-	case s == nil || s.user != user: // nobody learns of others' streams
+	case s == nil || s.user != user: // a user learns nothing of others' streams
 		return ErrStreamGone
 	case s.session != session:
 		return ErrNotYours
@@ -130,8 +130,8 @@ func (h *Hub) Extend(user, session, id string, until time.Time) error {
 	return nil
 }
 
-// EndRevoked ends the streams that were opened by those whom a function names; it gets who
-// opened them. Streams that are registered meanwhile may be left out: see Config.Revoked.
+// EndRevoked ends the streams whose opener covers selects. Streams that are registered
+// meanwhile may be left out: see Config.Revoked.
 func (h *Hub) EndRevoked(covers func(OpenParams) bool) {
 	var revoked []*Stream
 	for _, s := range h.all() { // the function is asked without the lock: there may be many streams
@@ -228,8 +228,8 @@ func (h *Hub) push(s *Stream, f *frame.Frame) {
 	}
 }
 
-// unlock releases mu, and wakes the streams that were pushed frames meanwhile: all that
-// one delivery brings them is one response. Whoever holds mu releases it with this.
+// unlock releases mu, and wakes the streams that were pushed frames meanwhile: all that one
+// delivery brings them is one response. Every holder of mu releases it with unlock.
 func (h *Hub) unlock() {
 	for i, s := range h.pushed {
 		s.pushed = false

@@ -6,8 +6,8 @@ import (
 	"github.com/parley-chat/parley/server/delivery/frame"
 )
 
-// subscription is one stream's part in one chat. It begins inactive: what comes is
-// kept with the chat until the position is read that the stream continues from.
+// subscription is one stream's part in one chat. It begins inactive: changes that come are
+// kept with the chat until the position is read from which the stream continues.
 type subscription struct {
 	stream *Stream
 	chat   *chatState
@@ -104,8 +104,8 @@ func (h *Hub) activate(a *subscription, pos, minVisible int64) {
 			h.deliverMissed(a, missed)
 			return
 		}
-		// Too far behind for what is in memory. What lies between is unknown, and may
-		// be the removal of the stream's own user: read again.
+		// Too far behind for what is in memory. The changes between are unknown, and may
+		// include the removal of the stream's own user: read again.
 		h.unsubscribe(a)
 		h.requestReconcile(a.stream, cs.id, cs.Version)
 	}

@@ -43,8 +43,8 @@ func (h *Hub) Work(now time.Time) (w Work, wait time.Duration, ok bool) {
 	return h.work.Pop(now)
 }
 
-// Do performs a piece of work: it reads, and applies what it read. What failed is
-// retried later.
+// Do performs a piece of work: it reads, and applies what it read. Failed work is retried
+// later.
 func (h *Hub) Do(ctx context.Context, w Work) error {
 	switch w.kind {
 	case workFillGap:
@@ -61,7 +61,7 @@ func (h *Hub) Do(ctx context.Context, w Work) error {
 	return nil
 }
 
-// signal wakes whoever performs the hub's work.
+// signal wakes a goroutine that performs the hub's work.
 func (h *Hub) signal() {
 	select {
 	case h.wake <- struct{}{}:

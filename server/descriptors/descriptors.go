@@ -1,6 +1,6 @@
-// Package descriptors knows how many files and connections the process may have open,
-// and divides them among those who open them: one that finds none is a store that
-// cannot write.
+// Package descriptors knows how many files and connections the process may have open, and
+// divides them among the packages that open them: without a free descriptor a store cannot
+// write.
 //
 // Concurrency: its functions may be called by many goroutines.
 package descriptors

@@ -12,8 +12,8 @@ import (
 	"runtime"
 )
 
-// Replace puts a file, for its owner only, in the place of another one or of none. After a crash there is
-// one of the two, whole. What an earlier process has left of its own is removed.
+// Replace puts a file, for its owner only, in the place of another one or of none. After a crash there is one of the
+// two, whole. Temporary files of an earlier process are removed.
 func Replace(path string, content []byte) error {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// A client pays for every HTTP/2 frame, because each costs the server work, and earns
-// by what it was sent, because it answers that with frames of its own: updates of two
-// windows and a ping to measure its bandwidth for a frame of data, the body of a request
-// for an answer. What remains is for whoever sends frames and makes the server answer
-// nothing: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, CONTINUATION, empty DATA, and
-// requests that are reset at once. Who has shown a token does not pay for data that may
+// A client pays for every HTTP/2 frame, because each costs the server work, and earns by
+// what it was sent, because it answers that with frames of its own: updates of two windows
+// and a ping to measure its bandwidth for a frame of data, the body of a request for an
+// answer. The rest of the budget limits a client that sends frames without an answer of the
+// server: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, CONTINUATION, empty DATA, and requests
+// that are reset at once. A client that has shown a token does not pay for data that may
 // hold a message: on a stream of requests there may be many to an answer.
 const (
 	burst     = 2_000 // frames of a connection at its beginning, or after a pause
@@ -117,7 +117,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 // Bounds of a write to an HTTP/2 connection. All its streams wait for it.
 const (
 	writeTime = 20 * time.Second
-	writeSize = 64 << 10 // bytes that have this time: who takes them, however slowly, is not cut
+	writeSize = 64 << 10 // bytes that have this time: a client that takes them, however slowly, is not cut
 )
 
 // Write implements net.Conn.

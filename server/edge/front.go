@@ -91,7 +91,8 @@ func (q *Requests) check(r *http.Request) (why Refusal, ok bool) {
 }
 
 // calledByAddress reports whether a request's host is the address at which its connection came
-// in, as probes call a server by. What a name resolves to is no name.
+// in, as probes call a server by. A host name does not count, even if it resolves to that
+// address.
 func calledByAddress(r *http.Request) bool {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -115,7 +116,7 @@ func headSize(r *http.Request) int {
 	return n
 }
 
-// enter counts a request of a client. What has no address, such as the proxy's own
+// enter counts a request of a client. A request without an address, such as the proxy's own
 // probes, is not counted.
 func (q *Requests) enter(client netip.Prefix) (leave func(), ok bool) {
 	if !client.IsValid() {

@@ -2,9 +2,10 @@
 // neighbours and strangers can take: connections, HTTP/2 frames that carry nothing,
 // requests under other names, large headers, and calls that need no token.
 //
-// It owns limits and who goes when one is reached. It does not own what is served, who
-// is calling (package auth says so, and the owner of the listener passes it on with
-// [Trust]), or the form of an answer to a refused request.
+// It owns limits and the choice of the connection that ends when one is reached. It does
+// not own the services, authentication (package auth identifies the caller, and the owner
+// of the listener passes it on with [Trust]), or the form of an answer to a refused
+// request.
 //
 // # Concurrency
 //
@@ -139,8 +140,8 @@ func isTemporary(err error) bool {
 // counted within it.
 func (g *Guard) Secure(c *tls.Config) { g.tls = c }
 
-// admit takes a connection in; nil if there is no room for it. The handshake of TLS is made by
-// who reads first.
+// admit takes a connection in; nil if there is no room for it. The goroutine that reads first
+// makes the handshake of TLS.
 func (g *Guard) admit(inner net.Conn) *Conn {
 	if g.tls != nil {
 		inner = tls.Server(inner, g.tls)
@@ -167,8 +168,8 @@ func (g *Guard) admit(inner net.Conn) *Conn {
 	return nil
 }
 
-// room finds room for a connection: why there is none, or who must go. The caller holds
-// the lock.
+// room finds room for a connection: it returns why there is none, or the connection that
+// must end. The caller holds the lock.
 func (g *Guard) room(c *Conn) (why string, victim *Conn) {
 	if c.from.IsValid() && g.limits.PerAddress > 0 && g.addresses[c.from] >= g.limits.PerAddress {
 		return "connections refused: this client address has as many as it can have", nil

@@ -41,7 +41,7 @@ func (p Proxies) Client(r *http.Request) netip.Prefix {
 	return direct(parseAddress(r.RemoteAddr))
 }
 
-// direct is the network of who has made a connection; the zero Prefix for this machine.
+// direct is the network of the peer of a connection; the zero Prefix for this machine.
 func direct(ip netip.Addr) netip.Prefix {
 	if ip.IsLoopback() {
 		return netip.Prefix{}
@@ -49,8 +49,8 @@ func direct(ip netip.Addr) netip.Prefix {
 	return network(ip)
 }
 
-// beyond walks from the peer to the client while whom it meets is a proxy. What is no address
-// was added by none of them.
+// beyond walks from the peer to the client while whom it meets is a proxy. A text that is no
+// address was added by none of them.
 func (p Proxies) beyond(peer string, list []string) netip.Prefix {
 	last := parseAddress(peer)
 	through := false

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Slots bound streams that need no token, in number and time. Where there are too many
-// the oldest ends: a client that is still there opens another, and nobody is locked out.
+// Slots bound streams that need no token, in number and time. If there are too many the
+// oldest ends: a client that is still there opens another, so no client is locked out.
 type Slots struct {
 	Max  int
 	Time time.Duration

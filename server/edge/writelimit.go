@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// WriteLimit cuts who does not take what is written to them. Its timer is not set for each
-// write but runs on while there are any, and looks when it fires whether one has been under
-// way for too long: a deadline for each write, set and cleared again, would cost as much as
-// the write's own way through the server.
+// WriteLimit ends connections whose peers do not read what is written to them. Its timer is
+// not set for each write but runs on while there are any, and looks when it fires whether
+// one has been under way for too long: a deadline for each write, set and cleared again,
+// would cost as much as the write's own way through the server.
 type WriteLimit struct {
 	After time.Duration // the longest time for one write
 	Cut   func()        // is called from the timer, with nothing but the limit's own lock; nil: no limit
@@ -37,8 +37,8 @@ func (l *WriteLimit) Start() {
 	}
 }
 
-// Stop ends a write. Once it has returned nothing is cut before the next: what was written
-// to may be in use for something else by then.
+// Stop ends a write. Once it has returned nothing is cut before the next: the connection
+// that was written to may have another use by then.
 func (l *WriteLimit) Stop() {
 	if l.Cut == nil {
 		return

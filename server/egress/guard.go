@@ -103,8 +103,8 @@ func New(c Config) *Guard {
 	return g
 }
 
-// Do sends a request. It checks the address again: what was allowed when it was stored may not be now. The
-// caller closes the body of the answer. A redirect is the answer, and not followed. The error is ErrBusy if the
+// Do sends a request. It checks the address again: an address that was allowed when it was stored may be refused now.
+// The caller closes the body of the answer. A redirect is the answer, and not followed. The error is ErrBusy if the
 // context of the request ends while it waits for a connection, because its address has as many as it may.
 func (g *Guard) Do(r *http.Request) (*http.Response, error) {
 	if err := g.Check(r.URL.String()); err != nil {

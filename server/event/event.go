@@ -50,7 +50,7 @@ type kind struct {
 	make func() Event
 }
 
-// catalogue is complete: what is not in it is not an event. The options of the
+// catalogue is complete: a type outside of it is not an event. The options of the
 // descriptors are read once, here.
 var catalogue = func() map[string]kind {
 	m := map[string]kind{}
@@ -128,8 +128,8 @@ func Unmarshal(eventType string, b []byte) (Event, error) {
 	return e, nil
 }
 
-// Cause says who and what caused the events of a command. All events of the command have
-// the same cause, however many plans and chats it takes.
+// Cause is the actor and the cause of the events of a command. All events of the command
+// have the same cause, however many plans and chats it takes.
 type Cause struct {
 	Actor       string // user, or "system"
 	Trace       string // W3C trace-id: 32 lower-case hex digits

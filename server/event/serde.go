@@ -158,7 +158,7 @@ func (s *Serde) typeOf(ctx context.Context, id int) (string, error) {
 	}
 	for _, subject := range subjects {
 		if eventType = s.subjects[subject]; eventType != "" {
-			// Ids never change, so this holds for ever. What is unknown is asked for
+			// Ids never change, so this holds for ever. An unknown schema is requested
 			// again: it may be registered by then.
 			s.mu.Lock()
 			s.types[id] = eventType

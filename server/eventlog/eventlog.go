@@ -59,8 +59,8 @@ func Record(ref record.Reference, publishedIn string, e *table.Event) (record.Re
 	}}, nil
 }
 
-// metadata is what an encoded event says of itself. What the event does not have is empty, not
-// null.
+// metadata is what an encoded event says of itself. Fields that the event does not have are
+// empty, not null.
 type metadata struct {
 	id, kind, generation []byte
 	version              uint64

@@ -72,8 +72,8 @@ func (g *ledger) load(ctx context.Context) error {
 }
 
 // add records losses, durably, before the records go. After a crash in between, the next removal
-// records the same range again, which then changes nothing: what is in the ledger already of a range
-// is not counted twice.
+// records the same range again, which then changes nothing: positions of a range that are in the
+// ledger already are not counted twice.
 func (g *ledger) add(ctx context.Context, losses []GivenUp) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

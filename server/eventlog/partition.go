@@ -41,7 +41,7 @@ func (p *partition) bounds() (start, end int64) {
 	return p.start, p.end
 }
 
-// join registers a waiter, unless what it waits for is there. The end is compared under the lock
+// join registers a waiter, unless the awaited records are there. The end is compared under the lock
 // under which grow raises it: either grow comes first, and join sees its end, or it finds the waiter.
 func (p *partition) join(w *waiter, offset int64) (there bool) {
 	p.mu.Lock()
@@ -62,8 +62,8 @@ func (p *partition) leave(w *waiter) {
 	delete(p.waiting, w)
 }
 
-// grow takes durable records into the tail, raises the end, and wakes those who wait for it: the
-// waiters of other partitions cost nothing.
+// grow takes durable records into the tail, raises the end, and wakes the goroutines that wait for
+// it: the waiters of other partitions cost nothing.
 //
 // Of two calls of Publish, the one with the higher positions may come first. Its positions became
 // durable after the lower ones, so the end may be raised beyond both: readers find the lower ones in

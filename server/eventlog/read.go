@@ -13,9 +13,9 @@ import (
 
 // Read returns durable records from an offset on, in order: at least one if there is one, then as
 // many as have about maxBytes of keys, values and headers. Without any it returns none. The last
-// records come from memory, as they were published; earlier ones are read from the store. What
-// cannot be read any more is left out, as a gap, logged, and counted (Unreadable). The caller does
-// not change the records. Errors: commitlog.ErrNoTopic, and those of the store.
+// records come from memory, as they were published; earlier ones are read from the store. Records
+// that cannot be read any more are left out, as a gap, logged, and counted (Unreadable). The
+// caller does not change the records. Errors: commitlog.ErrNoTopic, and those of the store.
 func (l *Log) Read(ctx context.Context, p kafka.Partition, from int64, maxBytes int) ([]*kafka.Record, error) {
 	part, err := l.partition(p)
 	if err != nil {

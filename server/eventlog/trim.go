@@ -35,8 +35,8 @@ const (
 // Each kind but events of chats has a share of the cap. Above it the oldest records go over all its
 // topics: first those that readers have read; then, at the share, also the others, which the ledger
 // says (GivenUp). Records that are younger than their kind is kept stay in any case. Events of chats
-// are references, and wait for their readers without a limit: what waits is the bound, at some 60
-// bytes an event before compression.
+// are references, and wait for their readers without a limit: the number of waiting events is the
+// bound, at some 60 bytes an event before compression.
 //
 // Trim returns how many bytes each kind may still write. No record of the kind may be published while
 // that is not above 0. After an error the result counts what could be measured, with what should have
@@ -107,7 +107,7 @@ type cut struct {
 	next  commitlog.Extent // the first batch that stays; zero Bytes: none does
 }
 
-// to is where the partition is to begin. What lies before the first batch that can be read goes with
+// to is where the partition is to begin. Positions before the first batch that can be read go with
 // that batch.
 func (c *cut) to() int64 {
 	switch {
@@ -293,7 +293,7 @@ func (t *trim) oldest(ctx context.Context, list []*cut, step, target int64, limi
 func (t *trim) remove(ctx context.Context, list []*cut) {
 	if err := t.giveUp(ctx, list); err != nil {
 		t.errs = append(t.errs, err)
-		for _, c := range list { // what was read may go all the same
+		for _, c := range list { // records that were read may be removed all the same
 			if c.to() > c.read {
 				c.next = c.first
 			}

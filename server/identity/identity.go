@@ -1,5 +1,4 @@
-// Package identity is where it is decided who somebody is: nothing stands in it but what lies
-// below.
+// Package identity groups the packages that authenticate users. It has no code of its own:
 //
 //	identifier   e-mail addresses and phone numbers, and whose they are
 //	otp          one-time codes

@@ -128,7 +128,7 @@ var ErrFenced = errors.New("kafka: another producer took over")
 func Transact(ctx context.Context, c *Client, records []*Record) error {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), produceDeadline)
 	defer cancel()
-	// The last transaction may still be open, because nobody answered: abort it now.
+	// The last transaction may still be open, because no broker answered: abort it now.
 	// Without one this does nothing.
 	if err := c.EndTransaction(end, kgo.TryAbort); err != nil {
 		return fmt.Errorf("kafka: end the last transaction: %w", Fenced(err))

@@ -1,8 +1,8 @@
 // Package kafka is the only user of Kafka's protocol as a client: the declared topics, and clients with
 // fixed settings.
 //
-// It owns names and configurations of topics, and the settings of producers and consumers. What is published and
-// consumed belongs to the workers.
+// It owns names and configurations of topics, and the settings of producers and consumers. The workers own the
+// published and consumed records.
 //
 // Concurrency: types are safe for use by many goroutines where they do not say otherwise.
 package kafka
@@ -49,8 +49,8 @@ const shares = 16
 //
 // Events of chats are references to what the store has anyway: they wait for their readers without a
 // limit. Of the others the oldest records go, read or not: no group of Parley has to read search
-// events, and dead letters must not stop consumers. What goes is still in the store, except the dead
-// letters of consumers.
+// events, and dead letters must not stop consumers. The removed records are still in the store,
+// except the dead letters of consumers.
 var limits = [...]struct {
 	share int64
 	// kept is how long a record stays at least, so that a reader which is connected can

@@ -1,8 +1,8 @@
 // Package lease deals numbered slots of some work to processes: the process that holds the
 // lease of a slot runs it.
 //
-// It owns the leases, and starts and stops what runs in a slot. What that is (a relay, the
-// topics of a slot) it does not know.
+// It owns the leases, and starts and stops what runs in a slot. It does not know the work (a
+// relay, the topics of a slot).
 //
 // # Rules
 //
@@ -79,7 +79,7 @@ type Manager struct {
 	lastRefresh                            atomic.Int64 // unix ns: last time that all leases were read
 
 	holders atomic.Pointer[[]string] // by slot, as last read
-	asked   chan chan struct{}       // for a round; what is sent is closed when it has ended
+	asked   chan chan struct{}       // for a round; the sent channel is closed when the round has ended
 	stopped chan struct{}            // closed when Run has ended
 }
 
@@ -180,8 +180,8 @@ func (m *Manager) round(ctx context.Context) error {
 	return nil
 }
 
-// each calls f for all slots at once: a slow store must not make the last ones late. What
-// is kept of a slot is f's own.
+// each calls f for all slots at once: a slow store must not make the last ones late. f owns
+// the data that it keeps of a slot.
 func (m *Manager) each(f func(n int)) {
 	var wg sync.WaitGroup
 	for n := range m.slots {

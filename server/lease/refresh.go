@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Holder returns who held a slot when the leases were last read: empty if nobody did, or if
-// they were not read yet.
+// Holder returns the holder of a slot when the leases were last read. It is empty if there
+// was none, or if they were not read yet.
 func (m *Manager) Holder(slot int) string {
 	if all := *m.holders.Load(); slot < len(all) {
 		return all[slot]
@@ -39,7 +39,8 @@ func (m *Manager) Refresh(ctx context.Context) error {
 	}
 }
 
-// await waits until a round is due or asked for, and returns who waits for it.
+// await waits until a round is due or requested, and returns the channels of the waiting
+// callers.
 func (m *Manager) await(ctx context.Context, tick <-chan time.Time) (waiting []chan struct{}) {
 	var due <-chan time.Time // of a round that was asked for
 	for {

@@ -27,7 +27,7 @@ type Service struct {
 	Stop time.Duration
 }
 
-// ErrEnded says that a service ended though nobody stopped it.
+// ErrEnded reports that a service ended without being stopped.
 var ErrEnded = errors.New("ended by itself")
 
 type running struct {

@@ -7,14 +7,14 @@
 //
 // Each process has buckets of its own in memory. Where several processes make an
 // installation, they share buckets in Redis: a process lets a small part of a bucket through
-// by itself, and charges it together with what goes beyond. Who is far from a limit costs
-// Redis next to nothing, who is at one is refused from memory, and in the long run all
+// by itself, and charges it together with what goes beyond. A caller far from a limit costs
+// Redis next to nothing, one at a limit is refused from memory, and in the long run all
 // processes together let through what the rule says.
 //
 // While Redis is away, an open rule is each process's own, and a closed one refuses.
 //
-// It owns rules and buckets. What is charged for a request, and who the caller is, belongs to
-// those who ask.
+// It owns rules and buckets. The callers own the charge for a request and the identification
+// of its caller.
 //
 // # Concurrency
 //
@@ -106,9 +106,10 @@ type Limiter struct {
 	cfg   Config
 	rules map[Name]rule
 	local local
-	// away is when the shared buckets are tried again, in the time of local; 0: they answer.
-	// Whoever moves it on from a time that has come asks them, and only that one says that they
-	// are back: an answer to somebody who asked before is no news.
+	// away is the time at which the shared buckets are tried again, in the time of local; 0:
+	// they answer. The request that moves away on from a time that has come asks the buckets,
+	// and only that request reports that they are back: an answer to a request that asked
+	// before is no news.
 	away atomic.Int64
 }
 
@@ -137,8 +138,9 @@ func New(cfg Config) (*Limiter, error) {
 // Rules returns the rules.
 func (l *Limiter) Rules() []Rule { return l.cfg.Table.Rules() }
 
-// SharedAway reports whether the shared buckets did not answer when they were asked last, which
-// was not long ago: nobody asks for requests that are far from their limits.
+// SharedAway reports whether the shared buckets failed when they were last asked, at most
+// sharedNews ago. Requests that are far from their limits do not ask the buckets, so an older
+// failure does not count.
 func (l *Limiter) SharedAway() bool {
 	until := l.away.Load()
 	return until != 0 && l.local.time(l.cfg.Clock())-until < int64(sharedNews)
@@ -170,7 +172,7 @@ func (l *Limiter) Allow(ctx context.Context, name Name, key string, cost int) (D
 	return d, nil
 }
 
-// Check is Allow for those who only want to know what to answer. Errors: *Refused,
+// Check is Allow for callers that only need to know the answer. Errors: *Refused,
 // ErrUnavailable.
 func (l *Limiter) Check(ctx context.Context, name Name, key string, cost int) error {
 	d, err := l.Allow(ctx, name, key, cost)
@@ -187,7 +189,7 @@ type Cost struct {
 	Cost int
 }
 
-// Charge charges all of the costs, or none: what the last one refuses costs the others nothing.
+// Charge charges all of the costs, or none: if the last one refuses, the others charge nothing.
 // Errors are those of Check.
 func (l *Limiter) Charge(ctx context.Context, costs ...Cost) error {
 	for i, c := range costs {
@@ -271,8 +273,8 @@ func decide(r rule, full time.Duration, cost int, allowed bool) Decision {
 	return d
 }
 
-// alone decides without the others. What an open rule lets through is paid later; what a closed
-// one refuses costs nothing.
+// alone decides without the others. An open rule charges later for what it lets through; a
+// closed rule that refuses charges nothing.
 func (l *Limiter) alone(r rule, k bucketKey, cost int, here Decision) (Decision, error) {
 	if !r.Closed {
 		l.local.owe(k, r, cost)

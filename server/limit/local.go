@@ -24,8 +24,8 @@ type bucket struct {
 	over int64 // when it has too much no longer, because it is full again
 }
 
-// local is the buckets of a process. Times are nanoseconds since its start, by the clock that
-// nobody sets where there is one.
+// local is the buckets of a process. Times are nanoseconds since its start, by the monotonic
+// clock where there is one.
 type local struct {
 	start  time.Time
 	most   int // keys of open rules in a shard, and of closed ones

@@ -12,7 +12,7 @@ import (
 // Name names a rule.
 type Name string
 
-// The rules. Package comments of those who charge them say what a key is.
+// The rules. The packages that charge them document their keys.
 const (
 	// Requests of a caller, by what procedures cost.
 	UserRequests    Name = "user_requests"
@@ -20,10 +20,10 @@ const (
 	AddressRequests Name = "address_requests"
 	ServiceRequests Name = "service_requests"
 
-	// Requests of those who have shown nothing that anybody issued.
+	// Requests without any credential that the installation issued.
 	Strangers Name = "strangers"
 
-	// What users do to others.
+	// Actions of users on others.
 	Send         Name = "send"
 	CreateGroup  Name = "create_group"
 	CreateDirect Name = "create_direct"
@@ -32,22 +32,22 @@ const (
 	Invite       Name = "invite"
 	Lookup       Name = "lookup_identifier" // whose is an e-mail address, or a number
 
-	// What users do with their own account that is work for others, or for the store.
+	// Actions of users on their own account that are work for others, or for the store.
 	UpdateProfile Name = "update_profile"
 	Export        Name = "export"
 
-	// What users and programs publish to durable topics.
+	// Messages that users and programs publish to durable topics.
 	TopicMessages  Name = "topic_messages"
 	TopicKilobytes Name = "topic_kilobytes" // of 1,024 bytes, as encoded
 
-	// What users do to others, of accounts that are new.
+	// Actions on others by users of new accounts.
 	NewSend         Name = "new_send"
 	NewCreateGroup  Name = "new_create_group"
 	NewCreateDirect Name = "new_create_direct"
 	NewAddMember    Name = "new_add_member"
 
-	// Direct chats to which the other has not written; beyond them, how often it is looked
-	// whether somebody has.
+	// Direct chats to which the other has not written; beyond them, how often the server
+	// checks whether the other has.
 	Unanswered Name = "unanswered"
 	Answered   Name = "answered"
 
@@ -61,8 +61,8 @@ const (
 // By is what a rule has a bucket for each of.
 type By string
 
-// What rules count by. An address is one of IPv4, or a /64 of IPv6; a network is what one
-// holder has many of these in: a /24 or a /48.
+// The subjects that rules count by. An address is one of IPv4, or a /64 of IPv6; a network
+// is what one holder has many of these in: a /24 or a /48.
 const (
 	User         By = "user"
 	Session      By = "session"
@@ -148,7 +148,7 @@ func (r Rule) interval() time.Duration { return r.Per / time.Duration(r.Count) }
 func (r Rule) window() time.Duration { return time.Duration(r.Burst) * r.interval() }
 
 // slack is the cost that a process lets through before it charges the bucket that all share:
-// so much a key may be ahead in each process. Where nobody may be ahead there is none.
+// so much a key may be ahead in each process. Where no key may be ahead there is none.
 func (r Rule) slack() int {
 	if r.Closed {
 		return 0

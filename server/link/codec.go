@@ -135,9 +135,9 @@ func EncodeCommit(c chat.Commit) ([]byte, error) {
 	return proto.Marshal(&linkv1.Commit{ChatId: c.ChatID, Version: c.Head.Version, Row: c.Outbox.Key.SK, Events: events})
 }
 
-// DecodeCommit reads a nudge: the part of a commit that a relay needs. Anybody who can
-// write to the channel may have sent it, so everything is validated, and its bytes are
-// not taken for those of the store.
+// DecodeCommit reads a nudge: the part of a commit that a relay needs. Any process that can
+// write to the channel may have sent it, so everything is validated, and its bytes are not
+// taken for those of the store.
 func DecodeCommit(generation string, b []byte) (chat.Commit, error) {
 	w := &linkv1.Commit{}
 	if err := proto.Unmarshal(b, w); err != nil {

@@ -11,9 +11,9 @@ import (
 )
 
 // While several servers write to a chat, each message of it costs plans that lose the chat's
-// head. So they forward their messages to one of them, on which all agree by its id: who has
-// the highest score for the chat. That is a hint. Servers may see different others, and a
-// link may be cut: then a server stores the message itself.
+// head. So they forward their messages to one of them, on which all agree by its id: the one
+// with the highest score for the chat. That is a hint. Servers may see different others, and
+// a link may be cut: then a server stores the message itself.
 
 // forwardTime bounds the wait for the other server's answer, as Config.Call does.
 const forwardTime = 2 * time.Second

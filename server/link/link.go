@@ -11,11 +11,12 @@
 //
 // # Rules
 //
-// A change goes to each server once, however many members it concerns, in the order in
-// which it was handed over. A live change that finds its queue full is dropped: the
-// durable path repairs it. Nothing repairs a repair or a receipt that is dropped, so the
-// link, or all links, then show a gap, and the streams behind it resynchronise. A link
-// has one envelope in flight; the changes that arrive meanwhile go into the next one.
+// A change goes to each server once, regardless of the number of members that it concerns,
+// in the order of the calls that pass changes. A live change that finds its queue full is
+// dropped: the durable path repairs it. Nothing repairs a repair or a receipt that is
+// dropped, so the link, or all links, then show a gap, and the streams behind it
+// resynchronise. A link has one envelope in flight; the changes that arrive meanwhile go
+// into the next one.
 //
 // A message of a chat that several servers write to is forwarded to the one that the chat
 // prefers. That is a hint: without an answer the message is stored where it came to.
@@ -23,9 +24,10 @@
 // # Trust
 //
 // Each request carries a credential: an HMAC by the shared secret of its sender, its
-// receiver and its time. The secret itself is never sent. Whoever has it is believed whose
-// a message is. Without TLS nobody else may be able to write to the network between the
-// processes. With TLS both sides present certificates of the same authority.
+// receiver and its time. The secret itself is never sent. A process that has it is trusted
+// to name the sender of a message. Without TLS no other party may be able to write to the
+// network between the processes. With TLS both sides present certificates of the same
+// authority.
 //
 // # Concurrency
 //
@@ -128,7 +130,7 @@ type Mesh struct {
 	receiver  *linkseq.Receiver // nil without a hub
 	validator protovalidate.Validator
 	client    *http.Client
-	carrier   *http.Client // of calls made with Remote: what they send waits for no envelope, nor the other way
+	carrier   *http.Client // of calls made with Remote: their messages wait for no envelope, nor envelopes for them
 	workers   []chan job
 	live      context.Context // until the mesh ends
 	end       context.CancelFunc
@@ -279,7 +281,7 @@ func (m *Mesh) discover(ctx context.Context) ([]routing.Server, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id, p := range m.peers {
-		// A server that answers is alive, whatever the table says.
+		// A server that answers is alive, even if the table does not list it.
 		if !listed[id] && now.Sub(p.lastSeen()) >= m.cfg.DeadAfter {
 			p.stop()
 			delete(m.peers, id)

@@ -20,7 +20,8 @@ const (
 	maxAnswer  = 4 << 10
 	maxHeader  = 8 << 10
 	maxSkew    = time.Minute // between the clocks of two processes
-	// maxConnections leaves descriptors for clients, whoever connects here.
+	// maxConnections leaves descriptors for clients, regardless of the number of processes
+	// that connect here.
 	maxConnections = 2 * routing.MaxServers
 	maxStreams     = 1000 // of a connection; beyond it there is another one
 )

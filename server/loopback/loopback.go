@@ -1,8 +1,7 @@
 // Package loopback knows which addresses reach this machine only, and listens on them.
 //
-// It owns the one meaning of "this machine" in Parley; what such an address is trusted
-// with belongs to those who listen. Concurrency: its functions may be called by many
-// goroutines.
+// It owns the one meaning of "this machine" in Parley; the packages that listen own the
+// trust in such an address. Concurrency: its functions may be called by many goroutines.
 package loopback
 
 import (

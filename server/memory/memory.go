@@ -75,8 +75,8 @@ func resident(path string) int64 {
 
 // Tune sets the garbage collector: the heap may grow by growth percent of what is in use
 // before it runs, as long as Go's memory stays below share percent of what the process may
-// use; 0 is no such bound. What GOGC and GOMEMLIMIT say in an environment like os.Environ's
-// counts instead.
+// use; 0 is no such bound. GOGC and GOMEMLIMIT in an environment like os.Environ's take
+// precedence.
 //
 // A chat server has a small heap and allocates a lot, so by Go's own default of 100 percent it
 // collects all the time. The bound keeps a large heap from growing fivefold; the rest is

@@ -163,7 +163,8 @@ func (i *importer) compare(f frame) error {
 	return nil
 }
 
-// readBack compares what the target has with the stream. What has expired meanwhile is in neither sum.
+// readBack compares what the target has with the stream. Rows that have expired meanwhile are in
+// neither sum.
 func (i *importer) readBack(ctx context.Context) error {
 	src, err := i.to.Written(ctx)
 	if err != nil {

@@ -117,8 +117,8 @@ type Target interface {
 	Finish(ctx context.Context, h Header) error
 }
 
-// Moves reports whether a row is part of an export. Not part of one is what a process or an engine makes
-// for itself, and what speaks of the event log, whose records get other positions in the other place.
+// Moves reports whether a row is part of an export. An export has no rows that a process or an engine makes for itself,
+// nor rows about the event log, whose records get other positions in the other place.
 func Moves(k store.Key) bool {
 	switch k.Table {
 	case store.Leases, store.ConsumerAttempts:

@@ -1,5 +1,5 @@
-// Package pace lets work in the background go as fast as those who work in front of it do not
-// suffer: the live path.
+// Package pace lets work in the background go as fast as it can without slowing the work in the
+// foreground: the live path.
 //
 // A Window measures the live path, a Pace says how much may go when, and a Throttle holds
 // several workers to one Pace whose target it finds itself. While the live path is slower than
@@ -86,10 +86,10 @@ type Pace struct {
 // New makes a Pace.
 func New(l Limits) Pace { return Pace{limits: l, size: l.Batch} }
 
-// Take returns how much of most may go now, 0 if nothing may yet. It is called often: what the
-// last batch did to the live path is past when the next one is due. While that is slower than
-// the target, the pause until the next one is longer by what it is slower, and each time half
-// as much goes; then that grows again, step by step. A small batch is followed by the pause of a
+// Take returns how much of most may go now, 0 if nothing may yet. It is called often: the effect
+// of the last batch on the live path is past when the next one is due. While that is slower than
+// the target, the pause until the next one is longer by what it is slower, and each time half as
+// much goes; then that grows again, step by step. A small batch is followed by the pause of a
 // whole one: it is the rate that falls.
 func (p *Pace) Take(now time.Time, p95 time.Duration, most int64) int64 {
 	p.worst = max(p.worst, p95)

@@ -37,8 +37,8 @@ func NewThrottle(live *Window, l Limits, clock func() time.Time) *Throttle {
 	return &Throttle{live: live, clock: clock, pace: New(l)}
 }
 
-// Wait waits until something may go, and returns how much of most, at least 1. Where nobody is
-// on the live path that is all, at once. Errors: the context's.
+// Wait waits until something may go, and returns how much of most, at least 1. If the live
+// path is idle that is all, at once. Errors: the context's.
 func (t *Throttle) Wait(ctx context.Context, most int64) (int64, error) {
 	for {
 		n, due := t.take(most)
@@ -83,7 +83,7 @@ func (t *Throttle) take(most int64) (n int64, due time.Duration) {
 		if t.pace.Slow() {
 			t.slow++
 		}
-		// What a batch has beyond one worker's step is there for the next.
+		// The rest of a batch beyond one worker's step is there for the next.
 		t.spare = t.pace.size - n
 	}
 	return n, t.pace.Due(now)

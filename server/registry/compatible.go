@@ -110,7 +110,7 @@ func (r *Registry) Compatible(
 			return false, nil, err
 		case ok:
 			versions = []Version{v}
-		case version != Latest: // whatever follows nothing is compatible
+		case version != Latest: // any schema is compatible with no version
 			return false, nil, invalid(codeVersionNotFound, textVersionNotFound, version)
 		}
 	} else {

@@ -74,8 +74,9 @@ func (r *Registry) resetSettings(ctx context.Context, subject string) error {
 	return nil
 }
 
-// DeleteSubject deletes all versions of a subject, as DeleteVersion does, and returns
-// them. It does so one after the other: what a failure has left can be deleted again.
+// DeleteSubject deletes all versions of a subject, as DeleteVersion does, and returns them.
+// It does so one after the other: the rows that remain after a failure can be deleted
+// again.
 func (r *Registry) DeleteSubject(ctx context.Context, subject string, permanent bool) ([]int, error) {
 	if err := validSubject(subject); err != nil {
 		return nil, err

@@ -53,8 +53,8 @@ func (r *Registry) Events(ctx context.Context) (map[string]int, error) {
 }
 
 // EnsureTopic registers the schemas of the events of a declared topic for another topic that
-// carries them. Their ids are the same: what is registered is. Without register it
-// changes nothing and fails with *MissingError.
+// carries them. Their ids are the same, because the registered texts are. Without register
+// it changes nothing and fails with *MissingError.
 func (r *Registry) EnsureTopic(ctx context.Context, declared, topic string, register bool) error {
 	o := &owner{r, register, map[string]Version{}}
 	for _, spec := range event.Specs() {

@@ -15,9 +15,9 @@ type RegisterOptions struct {
 	Normalize bool
 	ID        int // the id it had elsewhere: needed in mode IMPORT, refused elsewhere
 	Version   int // 0 for the next; another than the next in mode IMPORT only
-	// own says that Parley registers its own schema, which it must be able to whatever
-	// others did: modes are for others, and a version that it registered before is restored,
-	// whatever became of its subject.
+	// own says that Parley registers its own schema, which it must be able to regardless of
+	// others' changes: modes are for others, and a version that it registered before is
+	// restored, even if its subject was deleted.
 	own bool
 }
 
@@ -90,7 +90,7 @@ func (r *Registry) checkMode(ctx context.Context, subject string, o RegisterOpti
 	return mode == Import, nil
 }
 
-// add writes a version, if nobody else changed the subject meanwhile.
+// add writes a version, if no other caller changed the subject meanwhile.
 func (r *Registry) add(
 	ctx context.Context, subject string, p parsed, o RegisterOptions, now snapshot,
 ) (Version, error) {

@@ -3,12 +3,12 @@
 // keeps all of it in the store, and accepts a new version only if the rules of
 // schemacheck allow it.
 //
-// It owns the table schemas; equal schemas share an id, in all subjects. It does not
-// own the rules (schemacheck/gate), what a schema's identity is (package source), HTTP
-// (package api), or which schemas Parley has (package event). Schemas are protobuf;
-// other types are refused. It is one package because each operation reads a snapshot of a
-// subject and writes under the condition that it holds; what needs no store is in source
-// and schemacheck.
+// It owns the table schemas; equal schemas share an id, in all subjects. It does not own
+// the rules (schemacheck/gate), what a schema's identity is (package source), HTTP (package
+// api), or which schemas Parley has (package event). Schemas are protobuf; other types are
+// refused. It is one package because each operation reads a snapshot of a subject and
+// writes under the condition that it holds; code without a store is in source and
+// schemacheck.
 //
 // Concurrency: safe for use by many goroutines and processes. A change of a subject
 // compares and sets the subject's revision: of two that race one wins, and the
@@ -159,7 +159,7 @@ type snapshot struct {
 	unchanged store.Condition
 }
 
-// snapshot reads a subject. Its row is read first: whoever adds a version after that
+// snapshot reads a subject. Its row is read first: a caller that adds a version after that
 // raises the revision, and the condition fails.
 func (r *Registry) snapshot(ctx context.Context, name string) (s snapshot, err error) {
 	it, err := r.store.Get(ctx, table.SchemaSubjectKey(name), store.Strong)

@@ -22,7 +22,7 @@ type parsed struct {
 	descriptor  []byte
 	canonical   []byte // descriptor without its name
 	fingerprint string
-	print       func() (string, error)      // makes the text, if what was given is not to be kept; nil otherwise
+	print       func() (string, error)      // makes the text, if the given text is not to be kept; nil otherwise
 	file        protoreflect.FileDescriptor // nil for Parley's own, which is compiled when there is one to compare it with
 }
 
@@ -102,7 +102,7 @@ func (l *referenceCache) imports(ctx context.Context, references []Reference) (m
 		ref := queue[0]
 		queue = queue[1:]
 		if _, ok := imports[ref.Name]; ok {
-			continue // what the schema itself refers to wins over what its imports do
+			continue // references of the schema itself take precedence over those of its imports
 		}
 		if len(imports) >= maxFiles {
 			return nil, invalid(CodeSchema, "The schema refers to more than %d others", maxFiles)

@@ -26,7 +26,7 @@ const (
 const (
 	ReadWrite        = "READWRITE"
 	ReadOnly         = "READONLY"
-	ReadOnlyOverride = "READONLY_OVERRIDE" // as READONLY, whatever subjects say
+	ReadOnlyOverride = "READONLY_OVERRIDE" // as READONLY, regardless of subjects' own modes
 	Import           = "IMPORT"            // ids and versions are given by the caller, nothing is compared
 )
 

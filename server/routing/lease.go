@@ -14,7 +14,7 @@ import (
 // LeaseConfig configures a Lease. Zero durations take the defaults.
 type LeaseConfig struct {
 	Table  Table
-	Server Server // without an epoch; without an address if nobody sends to it
+	Server Server // without an epoch; without an address if no process sends to it
 	// Lost is called when streams may have missed something: rows were missing and have
 	// been restored, or no renewal has succeeded for as long as a lease lasts.
 	Lost   func()

@@ -9,13 +9,12 @@
 //
 // # Rows and leases
 //
-// A process that holds streams claims a lease for its [Server], and puts a row for
-// each user. A row names the server and the epoch of its lease, and counts only while
-// that very lease is held: one key decides whether all rows of a process are valid. A
-// lease is renewed only if it is still held, never by a blind set. A process that has
-// lost its lease claims a new epoch, puts all its rows again, and only then
-// resynchronises its streams: what is committed from then on finds the rows, and what
-// was committed before is read by the streams.
+// A process that holds streams claims a lease for its [Server], and puts a row for each user. A
+// row names the server and the epoch of its lease, and counts only while that very lease is
+// held: one key decides whether all rows of a process are valid. A lease is renewed only if it
+// is still held, never by a blind set. A process that has lost its lease claims a new epoch,
+// puts all its rows again, and only then resynchronises its streams: later commits find the
+// rows, and the streams read earlier commits.
 //
 // A row is put, and acknowledged, before its stream reads anything. So a
 // process that commits a change and then looks up the users finds the row, or the
@@ -65,7 +64,7 @@ var (
 // Table maps users to servers. Errors are ErrUnavailable, ErrLimit, or the context's,
 // wrapped.
 type Table interface {
-	// Claim begins a lease, whatever was there under the server's id.
+	// Claim begins a lease, and replaces any earlier one under the server's id.
 	Claim(ctx context.Context, s Server, ttl time.Duration) error
 	// Renew extends a lease if it is still held with the same epoch.
 	Renew(ctx context.Context, s Server, ttl time.Duration) (held bool, err error)

@@ -2,8 +2,8 @@
 // it recovers panics, counts outcomes and maps errors; lets callers in; checks each
 // message; bounds a unary call's time; and waits until what a handler read is durable.
 //
-// It owns that order. Who is let in, what is checked and what errors mean belongs to the
-// services: package api for users, package ops for operators.
+// It owns that order. The services own authentication, validation and the meaning of
+// errors: package api for users, package ops for operators.
 //
 // Concurrency: a Chain does not change and is safe for concurrent use.
 package rpc

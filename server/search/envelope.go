@@ -20,7 +20,7 @@ import (
 // new type with a new topic.
 const SchemaVersion = "v1"
 
-// Producer is who publishes, as envelopes say.
+// Producer is the name of the publisher in envelopes.
 const Producer = "outbox-relay"
 
 // Envelope is an event as it is on Kafka, in JSON.

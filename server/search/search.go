@@ -1,9 +1,9 @@
 // Package search says what events of searches are: their types, how they are stored, and
 // what integrators read on Kafka.
 //
-// The types and the default topics are declared by the messages of parley.search.v1. What is
-// stored is the message as it was recorded (Encode, Decode); what is published is made from
-// it alone (Envelope), so an event that is published again is the same, byte for byte.
+// The types and the default topics are declared by the messages of parley.search.v1. The
+// stored form is the message as it was recorded (Encode, Decode). The published form is made
+// from it alone (Envelope), so an event that is published again is the same, byte for byte.
 //
 // The package owns these forms and the table from types to topics. It neither stores
 // (package search/record) nor publishes (package workers/searchrelay). Everything in it is

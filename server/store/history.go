@@ -17,11 +17,12 @@ import (
 type History interface {
 	// Generation names the present generation: a random id.
 	Generation() string
-	// Shown is the number of a commit, in its generation: no later one has been shown to anybody
-	// who was shown something before the call. It is at least 1.
+	// Shown is the number of a commit, in its generation: no later one was shown to any reader
+	// before the call. It is at least 1.
 	Shown() int64
 	// Holds reports whether a commit of a generation, and so all before it, is part of the history.
-	// Commit 0 asks for the generation itself. What the store has forgotten it does not hold.
+	// Commit 0 asks for the generation itself. Holds returns false for commits that the store has
+	// forgotten.
 	Holds(generation string, commit int64) bool
 }
 

@@ -24,8 +24,8 @@ type Records interface {
 	//
 	// Errors: ErrInvalid (a key of a row), ErrFull, ErrClosed, ErrUnavailable; of wait:
 	// ErrAmbiguous. A commit of removals and Frees is never refused with ErrFull. One that
-	// deletes rows is refused only once half of the disk's reserve is used: what was accepted
-	// and waits in rows still gets into the logs on a full disk, and the other half remains
+	// deletes rows is refused only once half of the disk's reserve is used: accepted messages
+	// that wait in rows still get into the logs on a full disk, and the other half remains
 	// for what the engine must write.
 	Commit(ctx context.Context, records []Record, rows ...Key) (wait func() error, err error)
 	// Seek calls f with the records from a key on, below another one (nil: all), in order,
@@ -40,7 +40,8 @@ type Records interface {
 // Reclaimer is Records that give space back when they are asked. Others do so by themselves.
 type Reclaimer interface {
 	// Size returns about how many bytes of the disk take records from a key on, below another one,
-	// whether or not they were removed. It reads none of them. What was just written may be missing.
+	// whether or not they were removed. It reads none of them. The records that were just written
+	// may be missing.
 	Size(from, until []byte) (int64, error)
 	// Short reports whether the disk has so little room that writes are refused, or soon will be.
 	Short() bool

@@ -85,8 +85,8 @@ type Store interface {
 	// durable when it returns nil, not atomic as a whole: on an error some may
 	// have been written. Unprocessed items are retried inside.
 	BatchWrite(ctx context.Context, writes []Write) error
-	// Durable waits until everything that any call saw before is on stable
-	// storage. Whoever answers or publishes what it read calls it first.
+	// Durable waits until everything that any call saw before is on stable storage. A
+	// caller that answers with or publishes what it read calls Durable first.
 	Durable(ctx context.Context) error
 	// Close releases the store. Calls after it fail with ErrClosed.
 	Close() error

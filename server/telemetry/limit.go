@@ -14,10 +14,10 @@ const (
 	maxLimited  = 1000 // messages that are counted; more share one count
 )
 
-// limiter is a handler that lets the first few records with the same message through,
-// and after a while says how many more there were. Messages are constants, so that their
-// number is small; what differs stands in attributes. Records below Warn are not limited:
-// none of them is written in a loop.
+// limiter is a handler that lets the first few records with the same message through, and
+// after a while says how many more there were. Messages are constants, so that their number
+// is small; attributes hold the differences. Records below Warn are not limited: none of
+// them is written in a loop.
 //
 // Concurrency: it is safe for concurrent use; handlers derived from one share its
 // counts.

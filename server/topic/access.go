@@ -12,7 +12,7 @@ import (
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
-// Caller is who calls.
+// Caller is the principal of a call.
 type Caller struct {
 	Principal string // subject of the token
 	Operator  bool   // may do everything

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
-// backfillWait is for how long who starts a small backfill waits for its end.
+// backfillWait is for how long the request that starts a small backfill waits for its end.
 const backfillWait = 10 * time.Second
 
 // Backfills runs the backfills, for metrics.

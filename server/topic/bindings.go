@@ -50,9 +50,9 @@ func (s *Service) RemoveBinding(ctx context.Context, c Caller, r *topicv1.Remove
 	return s.audited(ctx, c, "RemoveBinding", r, func() error { return s.bind(ctx, c, t, r.GetPrincipal(), nil) })
 }
 
-// bind sets or, nil, removes a principal's binding. What decides is read again under the topic's
-// lock: two administrators may remove each other at once. Then the second call finds that its
-// caller is no administrator any more, or that it would remove the last one.
+// bind sets or, nil, removes a principal's binding. The deciding bindings are read again under
+// the topic's lock: two administrators may remove each other at once. Then the second call finds
+// that its caller is no administrator any more, or that it would remove the last one.
 func (s *Service) bind(ctx context.Context, c Caller, t *storage.Topic, principal string, b *storage.Binding) error {
 	defer t.Changing().End()
 	v := t.View()

@@ -92,9 +92,9 @@ func (s *Service) change(
 	return answer, nil
 }
 
-// ended reports, as a refusal, who keeps a topic of groups from becoming a queue. The other
-// way nobody does: the group $queue stays, like one that is subscribed, until it is
-// cancelled, so that nothing in it is lost.
+// ended returns a refusal that names the group that keeps a topic of groups from becoming a
+// queue. No group prevents the other direction: the group $queue stays, like one that is
+// subscribed, until it is cancelled, so that no message in it is lost.
 func ended(t *storage.Topic) error {
 	for _, sub := range t.Subscriptions() {
 		if sub.Group != storage.QueueGroup && sub.State != storage.Cancelled {

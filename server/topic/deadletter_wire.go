@@ -47,9 +47,9 @@ func SelectionFromWire(m *linkv1.LetterSelection) operations.DeadLetterSelection
 	return s
 }
 
-// SelectionToWire is the inverse of SelectionFromWire, for what a slot may have: logs that has
-// and numbers of topics that owns. A selection of no topic cannot be expressed; its caller asks
-// nobody.
+// SelectionToWire is the inverse of SelectionFromWire for one slot: has reports which logs the
+// slot has, owns which numbers of topics. A selection of no topic cannot be expressed, so its
+// caller sends no request.
 func SelectionToWire(
 	s *operations.DeadLetterSelection, has func(log string) bool, owns func(number uint64) bool,
 ) *linkv1.LetterSelection {

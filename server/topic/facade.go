@@ -11,7 +11,7 @@ import (
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 )
 
-// What other packages see of the parts.
+// The types and functions of the parts that other packages use.
 type (
 	// Slot is the part of all topics that a Service has.
 	Slot = storage.Slot

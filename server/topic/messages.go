@@ -30,7 +30,7 @@ func (s *Service) Message(ctx context.Context, c Caller, topic, id string) (*top
 	return s.engine.Message(ctx, l, id)
 }
 
-// Browse returns a page of a topic's messages, and takes them from nobody.
+// Browse returns a page of a topic's messages. The messages stay available to all groups.
 func (s *Service) Browse(
 	ctx context.Context, c Caller, r *topicv1.BrowseMessagesRequest,
 ) (*topicv1.BrowseMessagesResponse, error) {

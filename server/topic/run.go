@@ -53,7 +53,7 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 	}
 	others.Wait()
-	stop() // the last positions are stored once nobody changes them
+	stop() // the last positions are stored once no goroutine changes them
 	flusher.Wait()
 	s.engine.ForgetGroups()
 	if cause := context.Cause(ctx); errors.Is(cause, storage.ErrFenced) {
@@ -66,8 +66,8 @@ func (s *Service) Run(ctx context.Context) error {
 	return err
 }
 
-// pushDrain is how long requests to webhooks may go on that are under way when the service ends: what
-// they are answered with is still acknowledged, and not sent again by another process.
+// pushDrain is how long requests to webhooks may go on that are under way when the service ends: the
+// messages that they answer are still acknowledged, and no other process sends them again.
 const pushDrain = callTime
 
 // push sends messages to webhooks until stop ends.

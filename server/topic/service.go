@@ -1,7 +1,7 @@
 // Package topic runs durable topics: the calls on topics, subscriptions and sessions.
 //
-// It is what all other code sees of durable topics. It decides who may do what, what a call is
-// made of and its row in the audit; it has the bindings and the sessions. What is stored lies in
+// It is what all other code sees of durable topics. It owns permissions, the steps of a call and
+// its row in the audit; it has the bindings and the sessions. Stored data lies in
 // internal/storage, open topics in internal/serving, jobs and operators in internal/operations,
 // and the state machine of a partition in internal/machine. Requests and answers are those of the
 // contract; the caller has checked their limits. Refusals are those of package refusal.
@@ -36,8 +36,8 @@ type Config struct {
 	Log   commitlog.Log
 	// Events may be nil: then there are no topics of chats.
 	Events serving.Events
-	// Audit records that a call begins; what it returns is called when it has ended. A call
-	// that cannot be recorded does not act.
+	// Audit records that a call begins; the caller calls the returned function when the
+	// call has ended. A call that cannot be recorded does not act.
 	Audit  func(ctx context.Context, actor, call, request string) (func(code, result string), error)
 	Logger *slog.Logger
 	Clock  func() time.Time

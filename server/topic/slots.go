@@ -54,7 +54,7 @@ type SlotManager struct {
 	leases *lease.Manager
 
 	mu    sync.Mutex
-	slots []*runningSlot // nil: another process's, or nobody's
+	slots []*runningSlot // nil: another process has the slot, or none has
 }
 
 // runningSlot is a slot that this process serves.
@@ -163,8 +163,8 @@ func (p *SlotManager) Enter(slot int) (s *Service, leave func(), ok bool) {
 	}), true
 }
 
-// Owner returns the process that had a slot when the leases were last read: empty if nobody
-// had, or if they were not read yet.
+// Owner returns the process that had a slot when the leases were last read. It is empty if
+// no process had the slot, or if the leases were not read yet.
 func (p *SlotManager) Owner(slot int) string { return p.leases.Holder(slot) }
 
 // Refresh reads the leases again, and takes slots that are free.

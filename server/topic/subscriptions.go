@@ -253,7 +253,7 @@ func (s *Service) Unpark(ctx context.Context, c Caller, topic, name string, keys
 	return messages, err
 }
 
-// ask makes a transition that somebody asks for.
+// ask makes a transition that a caller requests.
 func (s *Service) ask(
 	ctx context.Context, c Caller, topic, name string, tr storage.Transition, request proto.Message,
 ) (*topicv1.Subscription, error) {

@@ -169,8 +169,8 @@ func (s *Service) Topics(
 	return answer, nil
 }
 
-// Delete removes a topic with its messages, its subscriptions and its dead letters: who
-// makes a topic of that name later is to find nothing of it.
+// Delete removes a topic with its messages, its subscriptions and its dead letters: a later
+// topic of that name must contain nothing of it.
 func (s *Service) Delete(ctx context.Context, c Caller, name string) error {
 	t := s.engine.Catalog.Topic(name)
 	if t == nil || !t.View().Deleting || !s.allowed(c, t, admin, noGroup) { // else an earlier call did not come to its end

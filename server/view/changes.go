@@ -29,7 +29,7 @@ func (r *Reader) Changes(
 		return nil, err
 	}
 	size := int64(pageSize(int(req.GetPageSize()), changesPage, maxChangesPage))
-	// What is hidden from the user need not be read.
+	// Changes that are hidden from the user need not be read.
 	after := max(req.GetAfterVersion(), min(row.Floor()-1, head.Version))
 	if after > head.Version || head.Version-after > maxBehind {
 		return r.startOver(ctx, user, head, row, size)
@@ -190,8 +190,8 @@ func membershipNow(t touch, membership, userRow store.Item, after int64) (*messa
 		}
 		now.Version, now.Role = m.Version, memberRole(m.Role)
 		now.Kind = messagev1.MembershipChange_KIND_ROLE_CHANGED
-		// The membership of somebody who arrived in a group's second phase begins with
-		// the creation, which the client may have: then the event shows it.
+		// The membership of a user who was added in a group's second phase begins with the
+		// creation, which the client may have: then the event shows it.
 		if m.JoinedVersion > after || t.added {
 			joinedAt = m.JoinedAt
 		}

@@ -66,7 +66,7 @@ func (ls *sharedLoads[T]) join(key string) (l, before *load[T], lead bool) {
 	return k.next, k.running, true
 }
 
-// lead waits for the load before and does one for all who joined until it began.
+// lead waits for the load before and does one for all callers that joined until it began.
 func (ls *sharedLoads[T]) lead(
 	ctx context.Context, key string, l, before *load[T], f func(context.Context) (T, error),
 ) (T, error) {

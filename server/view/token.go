@@ -76,9 +76,8 @@ func (r *Reader) NewToken(user string, from Start) string {
 	return r.key.Sign(body, purposeSync, user)
 }
 
-// Token checks a synchronisation token. A token that this store, in whatever
-// history, did not make for the user is ErrInvalidToken. Errors of the store come
-// through wrapped.
+// Token checks a synchronisation token. A token that this store, in any history, did not
+// make for the user is ErrInvalidToken. Errors of the store come through wrapped.
 func (r *Reader) Token(ctx context.Context, user, token string) (Token, error) {
 	body, ok := r.key.Verify(token, purposeSync, user)
 	if !ok || !complete(body) {
@@ -99,8 +98,8 @@ func (r *Reader) Token(ctx context.Context, user, token string) (Token, error) {
 		return Token{}, err
 	}
 	now := r.clock()
-	// A token of the future means that clocks were set back: what it would hide is
-	// not known.
+	// A token of the future means that clocks were set back: the changes that it would hide
+	// are not known.
 	t.Full = !r.history.Holds(string(generation), commit) || now.Sub(t.At) > MaxTokenAge || t.At.After(now)
 	// Nor is it known later, when that future has come.
 	behind := int64(known) < back.Count && !t.At.Before(time.UnixMilli(back.From).Add(-Overlap))

@@ -1,13 +1,12 @@
-// Package view answers what a user may see: chats, members, messages, changes,
-// and what changed since a synchronisation token was given out.
+// Package view reads the data that a user may see: chats, members, messages, changes, and
+// what changed since a synchronisation token was given out.
 //
-// It owns the order of reads that keeps a former member from seeing anything
-// newer than the removal, the rules of what is hidden in chats with
-// [table.SinceJoined] history, the pages of all lists, and the two kinds of
-// tokens. Its answers are the API's own messages. It does not own any rule of
-// changing chats (package chat), the rows' layout (package table), or the
-// transport; whoever answers with what was read waits for [store.Store.Durable]
-// first.
+// It owns the order of reads that keeps a former member from seeing anything newer than the
+// removal, the rules of what is hidden in chats with [table.SinceJoined] history, the pages
+// of all lists, and the two kinds of tokens. Its answers are the API's own messages. It
+// does not own any rule of changing chats (package chat), the rows' layout (package table),
+// or the transport; a caller that answers with what was read waits for
+// [store.Store.Durable] first.
 //
 // # Order of reads
 //
@@ -90,8 +89,8 @@ type Config struct {
 	// Turns is the number of lists of chats that are worked on at once; by default
 	// half of the processors. More where the store is far away.
 	Turns int
-	// NoReadReceipts says that nobody is shown how far the other person of a direct chat
-	// has read, whatever was shown before.
+	// NoReadReceipts hides from the members of a direct chat how far the other person has
+	// read, even if it was shown before.
 	NoReadReceipts bool
 }
 
@@ -285,8 +284,8 @@ func (r *Reader) MemberIDs(ctx context.Context, chatID string) (membershipVersio
 	return table.HeadFrom(chatID, it).MembershipVersion, users, err
 }
 
-// open begins a read of one chat: the head, and the user's row as it was about
-// then. Who is no member is refused here.
+// open begins a read of one chat: the head, and the user's row as it was about then. A
+// caller that is no member is refused here.
 func (r *Reader) open(ctx context.Context, user, chatID string) (table.Head, table.UserChat, error) {
 	keys := []store.Key{table.HeadKey(chatID), table.UserChatKey(user, chatID)}
 	items, err := r.store.BatchGet(ctx, keys, store.Strong)

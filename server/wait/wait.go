@@ -1,8 +1,8 @@
 // Package wait pauses a goroutine for a time, or until something is ready or its context
 // ends, and says how long pauses between retries are.
 //
-// It owns nothing else: what is retried, and how often, is its callers' business. Its
-// functions may be called by many goroutines.
+// It owns nothing else: its callers own retries and their number. Its functions may be
+// called by many goroutines.
 package wait
 
 import (
@@ -46,8 +46,8 @@ func Doubled(first, last time.Duration, n int) time.Duration {
 	return min(d, last)
 }
 
-// Jittered returns a random time below Doubled, so that those who fail together do not come
-// again together.
+// Jittered returns a random time below Doubled, so that callers that fail together do not
+// come again together.
 func Jittered(first, last time.Duration, n int) time.Duration {
 	return rand.N(Doubled(first, last, n))
 }

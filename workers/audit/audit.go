@@ -8,9 +8,9 @@
 //
 // # Partitions
 //
-// Calls of a month are a partition, and so are its events: who looks for calls does not
-// read through sign-ins. A record with a target stands once more in the target's partition
-// of the month, an event also in its actor's. They are written in one plan.
+// Calls of a month are a partition, and so are its events: a query of calls does not read
+// through sign-ins. A record with a target stands once more in the target's partition of
+// the month, an event also in its actor's. They are written in one plan.
 //
 // Concurrency: a Log is safe for concurrent use, also by several processes.
 package audit
@@ -33,7 +33,7 @@ const retention = 396 * 24 * time.Hour
 // Sizes in bytes of what is written; more is truncated.
 const (
 	maxText = 4096 // of a request or result
-	maxName = 320  // of who did something, and to whom
+	maxName = 320  // of the names of an actor and of a target
 )
 
 // ErrInvalid says what is wrong with a call of this package.
@@ -62,7 +62,7 @@ func (l *Log) Begin(ctx context.Context, actor, call, request string) (*Entry, e
 	return l.BeginOn(ctx, actor, call, "", request)
 }
 
-// BeginOn writes the start of a call on somebody, see Record.Target.
+// BeginOn writes the start of a call on a target, see Record.Target.
 func (l *Log) BeginOn(ctx context.Context, actor, call, target, request string) (*Entry, error) {
 	e := &Entry{log: l, start: l.clock(), id: rand.Text(),
 		row: table.Audit{By: actor, Call: call, Target: truncate(target, maxName)}}
@@ -83,7 +83,7 @@ func (e *Entry) End(ctx context.Context, code, result string) error {
 
 // Event is what happened.
 type Event struct {
-	Actor   string // who did it, see Record.Actor
+	Actor   string // the actor, see Record.Actor
 	Action  string
 	Target  string
 	Outcome string // "ok", or why not, as one word
@@ -102,13 +102,13 @@ func (l *Log) Record(ctx context.Context, e Event) error {
 	return l.put(ctx, l.clock(), rand.Text(), table.AuditEvent, row, eventsPrefix, also...)
 }
 
-// What the names of partitions begin with; those of calls are months.
+// The prefixes of partitions; those of calls are months.
 const (
 	eventsPrefix = "events/"
 	aboutPrefix  = "of/"
 )
 
-// about is how the names of somebody's partitions begin.
+// about is the prefix of the partitions of a name.
 func about(name string) string { return aboutPrefix + name + "/" }
 
 // put writes a row into a partition, and once more for each one that it is about.
@@ -128,8 +128,8 @@ func (l *Log) put(
 		key := table.AuditKey(began, id, half)
 		key.PK = prefix + key.PK
 		plan.Writes = append(plan.Writes, store.Write{
-			// What an operator deletes is recorded first, also while the storage is full. Events come
-			// from whoever likes and have no such right.
+			// A deletion by an operator is recorded first, also while the storage is full. Events can
+			// come from any caller and have no such right.
 			Op: store.OpPut, Key: key, Item: item, Cond: store.Absent(), Name: "audit", Frees: half != table.AuditEvent,
 		})
 	}
@@ -155,7 +155,7 @@ type Kind int
 
 // The kinds of records.
 const (
-	Calls  Kind = iota // the zero value: who asks for nothing else gets calls
+	Calls  Kind = iota // the zero value: a query without a kind gets calls
 	Events             // of security
 	All                // both
 )

@@ -9,17 +9,17 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// AggregateHandler says what records of one aggregate change in the store. The records have
-// one key and one partition and are in order; there is at least one, and at most
-// kafka.MaxPoll. It reads what it needs and writes nothing itself: Apply commits its effect
-// in one transaction, before the records' offsets are committed.
+// AggregateHandler returns the changes that records of one aggregate make in the store. The
+// records have one key and one partition and are in order; there is at least one, and at
+// most kafka.MaxPoll. It reads what it needs and writes nothing itself: Apply commits its
+// effect in one transaction, before the records' offsets are committed.
 //
-// The same records come again after a crash, a rebalance, or a transaction of which nobody
-// knows whether it was made, and then maybe divided in another way. So the effect contains
-// how far the aggregate has come (the version of its last event, say), the handler leaves
-// out what is not behind it, and a condition of a write says what was read. If a condition
-// fails, the handler is called again and reads again. Then an effect happens once, in order,
-// whoever works on the aggregate beside it.
+// The same records come again after a crash, a rebalance, or a transaction with an unknown
+// outcome, and then maybe divided in another way. So the effect contains the progress of the
+// aggregate (the version of its last event, say), and the handler leaves out records that
+// are not beyond it. A condition of a write states what was read. If a condition fails, the
+// handler is called again and reads again. Then an effect happens once, in order, even if
+// other processes work on the aggregate at the same time.
 //
 // An error is about the record at Effect.Finished; those before it are finished, and their
 // effect is committed. The class of the error decides (see the package), with two

@@ -27,8 +27,8 @@ const (
 	// enough for all partitions to have a turn in a round. The client itself keeps two
 	// answers besides.
 	maxReady = 4 << 20
-	// maxKept bounds the bytes kept of partitions that back off. What is more is fetched
-	// again, at the cost of what was fetched ahead of the other partitions.
+	// maxKept bounds the bytes kept of partitions that back off. Further records are
+	// fetched again, together with those that were fetched ahead of the other partitions.
 	maxKept = 8 << 20
 )
 

@@ -7,13 +7,11 @@
 //
 // # Rules
 //
-// The engine works in rounds of at most kafka.MaxPoll records, in which every partition
-// with records gets a turn. Within a round, records of different keys are worked on in
-// parallel, whatever their partition; records of one key and partition stay in order.
-// After a round the engine commits the contiguous prefix of finished records of each
-// partition. A partition whose record must wait is paused, and resumes at that record; the
-// others continue meanwhile. Rebalances wait for the end of a round. Records that were
-// fetched of a partition are dropped when it is revoked.
+// The engine works in rounds of at most kafka.MaxPoll records, in which every partition with records gets a turn.
+// Within a round, records of different keys are worked on in parallel, regardless of their partition; records of one
+// key and partition stay in order. After a round the engine commits the contiguous prefix of finished records of each
+// partition. A partition whose record must wait is paused, and resumes at that record; the others continue meanwhile.
+// Rebalances wait for the end of a round. Records that were fetched of a partition are dropped when it is revoked.
 //
 //	permanent      dead letter, commit
 //	downstream     a few quick retries, skip, commit
@@ -29,15 +27,16 @@
 //
 // # Modes
 //
-// For a handler of records, or of batches, each record stands for itself: one that is
-// dead or skipped stops no other. A handler of aggregates returns what records of a key change
-// in the store, and the engine commits it in one transaction for each key. Nothing is skipped,
-// and once a record of a key has a dead letter, the key is parked (package parked): its later
-// records follow, in order, until an operator has all of them redriven or discarded. Other
-// keys continue. What may be parked is bounded; beyond that the partition waits.
+// For a handler of records, or of batches, each record stands for itself: one that is dead
+// or skipped stops no other. A handler of aggregates returns what records of a key change
+// in the store, and the engine commits it in one transaction for each key. Nothing is
+// skipped, and once a record of a key has a dead letter, the key is parked (package
+// parked): its later records follow, in order, until an operator has all of them redriven
+// or discarded. Other keys continue. The number of parked records is bounded; beyond that
+// the partition waits.
 //
-// It is one package because what comes next, what is committed and what is parked are decided
-// on one state, that of a partition.
+// It is one package because one state, that of a partition, decides which record comes next, which are committed and
+// which are parked.
 //
 // Concurrency: an Engine is run by one goroutine; handlers are called from many.
 package consume
@@ -74,8 +73,8 @@ type Config struct {
 	// the Engine joins its group again.
 	Follow func() []string
 	// The mode: Handle works on records one by one, Batch on those of a key together,
-	// Aggregate on those of a key with one transaction, and what follows a record that has a
-	// dead letter is parked behind it. An Engine has one of the three.
+	// Aggregate on those of a key with one transaction, and records after one that has a
+	// dead letter are parked behind it. An Engine has one of the three.
 	Handle    Handler
 	Batch     BatchHandler
 	Aggregate AggregateHandler

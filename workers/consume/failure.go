@@ -19,7 +19,7 @@ type Class uint8
 const (
 	Unknown       Class = iota
 	Permanent           // the record will never be right
-	Downstream          // somebody who is served is unavailable; the record may be skipped without loss
+	Downstream          // the receiver of the result is unavailable; the record may be skipped without loss
 	Authoritative       // the store or Kafka is unavailable; the record must be retried
 	Fatal               // the engine must start again
 	Ignored             // the record does not concern this consumer
@@ -48,13 +48,14 @@ func Fail(c Class, reason string, err error) error {
 	return &Failure{Class: c, Reason: reason, Err: err}
 }
 
-// classes is the table of errors that are no Failure; the first line that fits decides. What
-// is not in it is Unknown: it is tried again, and in the end it is not retried forever.
+// classes is the table of errors that are no Failure; the first line that fits decides. An
+// error that is not in it is Unknown: it is tried again a limited number of times.
 var classes = []struct {
 	is    func(error) bool
 	class Class
 }{
-	// What passes: the store or the network is away, or somebody else changed the same row.
+	// Transient failures: the store or the network is unavailable, or another process
+	// changed the same row.
 	{errIs(store.ErrUnavailable), Authoritative},
 	{errIs(store.ErrThrottled), Authoritative},
 	{errIs(store.ErrConflict), Authoritative},
@@ -63,8 +64,8 @@ var classes = []struct {
 	{errIs(store.ErrClosed), Authoritative},
 	{errAs[*store.ConditionError], Authoritative},
 	{errAs[*net.OpError], Authoritative},
-	// What never passes: the bytes are not what they claim to be, or the store refuses their
-	// effect as it stands.
+	// Permanent failures: the bytes are not what they claim to be, or the store refuses
+	// their effect as it stands.
 	{errIs(event.ErrForeign), Ignored}, // wraps ErrSchema
 	{errIs(event.ErrSchema), Permanent},
 	{errIs(store.ErrInvalid), Permanent},

@@ -8,11 +8,11 @@ import (
 	"github.com/parley-chat/parley/server/wait"
 )
 
-// The lag of a consumer has two parts: what it has fetched and not finished, which it
-// knows to the record, and what Kafka has beyond that. It asks Kafka for the second part,
-// since nothing is fetched while a handler hangs. Kafka counts in offsets, and markers of
-// transactions have offsets, too: what several polls bring nothing of is not a record. The log
-// in a store has no markers, but may have gaps.
+// The lag of a consumer has two parts: what it has fetched and not finished, which it knows to
+// the record, and what Kafka has beyond that. It asks Kafka for the second part, since nothing
+// is fetched while a handler hangs. Kafka counts in offsets, and markers of transactions have
+// offsets, too: offsets for which several polls return nothing are not records. The log in a
+// store has no markers, but may have gaps.
 
 // backlog is how far a partition is behind.
 type backlog struct {
@@ -60,8 +60,8 @@ func (b *backlog) onPoll(now time.Time) {
 	}
 }
 
-// onPolled takes a poll that succeeded. One that fails says nothing of what there is: its partitions
-// would count as read while nobody can read them.
+// onPolled takes a poll that succeeded. A failed poll does not show which records there are: its
+// partitions would count as read while no consumer can read them.
 func (e *Engine) onPolled() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -112,8 +112,8 @@ func (p *parking) sum(in func(kafka.Partition) bool) (total parked.Bounds) {
 var errBounds = errors.New("consume: the bounds of what is parked are reached")
 
 // room returns how many of some records of one key can be parked, from the first one on, and
-// errBounds if that is not all. Those that were counted before a crash need no more room. What
-// others have released meanwhile is room: it looks again before it says no.
+// errBounds if that is not all. Those that were counted before a crash need no more room.
+// Others may have released keys meanwhile: it checks again before it refuses.
 func (p *parking) room(ctx context.Context, records []*kafka.Record) (int, error) {
 	n := p.fitting(records)
 	if n == len(records) {

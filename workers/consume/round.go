@@ -172,8 +172,8 @@ func (e *Engine) finish(ctx context.Context, s Session, portions []*portion) err
 	case errors.Is(err, kafka.ErrNotMember) && fatal == nil:
 		return err
 	case err != nil:
-		// What is not committed comes again after the next start, or is covered by the
-		// next commit: consumers drop what they have seen.
+		// Records that are not committed come again after the next start, or the next
+		// commit covers them: consumers drop duplicates.
 		e.cfg.Logger.Warn("consume: commit", "group", e.cfg.Group, "error", err)
 	case len(commit) > 0:
 		e.commits.Add(1)

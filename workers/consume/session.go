@@ -42,8 +42,8 @@ type Poller interface {
 type Fetching interface {
 	// Rewind has the record at an offset come next, also if it came before.
 	Rewind(p kafka.Partition, offset int64)
-	// Pause has nothing come of a partition until Resume. What was fetched of it and not polled
-	// may come later, or be fetched again.
+	// Pause has nothing come of a partition until Resume. Records that were fetched of it and
+	// not polled may come later, or be fetched again.
 	Pause(p kafka.Partition)
 	Resume(p kafka.Partition)
 }

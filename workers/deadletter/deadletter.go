@@ -1,16 +1,17 @@
-// Package deadletter is what an operator does with dead letters: list them, read one, hand
-// them to those who gave them up again, or discard them.
+// Package deadletter is what an operator does with dead letters: list them, read one,
+// redrive them to the group that gave them up, or discard them.
 //
 // There are two kinds behind one small interface: records of the event log that a consumer
 // group could not process (a record of the topic of dead letters, package letter), and
-// messages of durable topics that failed too often for a group (package topic). What
-// was done about one is a row in the store. The package owns neither the handlers nor who
-// may call it. A letter that is redriven goes to the group that gave it up alone: an event
-// straight to its handler, a message back into its topic, addressed. Letters are read where
-// they stand, one partition after the other, and never kept: a call costs what is there.
+// messages of durable topics that failed too often for a group (package topic). The result
+// for each of them is a row in the store. The package does not own the handlers or the
+// permission to call it. A dead letter that is redriven goes to the group that gave it up
+// alone: an event straight to its handler, a message back into its topic, addressed.
+// Letters are read where they stand, one partition after the other, and never kept: a call
+// costs what is there.
 //
-// Concurrency: all methods may be called from many goroutines. Two that work on the same
-// letter do not both get it: the letter's row says who has it.
+// Concurrency: all methods may be called from many goroutines. Two callers that work on the
+// same dead letter do not both get it: its row names the caller that has it.
 package deadletter
 
 import (
@@ -56,7 +57,7 @@ type Status string
 // The states of a letter.
 const (
 	Open      Status = "open"      // nothing was done, or it failed again
-	Running   Status = "running"   // somebody redrives it just now
+	Running   Status = "running"   // a caller redrives it just now
 	Redriven  Status = "redriven"  // its handler accepted it
 	Discarded Status = "discarded" // an operator gave it up
 	failed    Status = "failed"    // as stored; to users it is open, with a result
@@ -66,8 +67,7 @@ const (
 type Letter struct {
 	letter.Letter
 	Status Status
-	// Handling is who did something about it last, when, and with what result; zero for
-	// nobody.
+	// Handling is the last action on it: actor, time and result; zero if there was none.
 	Handling table.DeadLetter
 
 	Source Source
@@ -332,8 +332,8 @@ func StatusOf(row store.Item, now time.Time) (Status, table.DeadLetter) {
 	}
 }
 
-// setStatus writes what was done about a letter, unless somebody else did something
-// meanwhile.
+// setStatus writes the action on a dead letter, unless another caller has changed its
+// status meanwhile.
 func (m *Manager) setStatus(ctx context.Context, l *Letter, s Status, actor, result string) error {
 	if l.Parked {
 		return nil // the machine of its partition says so

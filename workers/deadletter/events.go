@@ -16,7 +16,7 @@ type eventLetters struct{ cfg Config }
 
 func (e *eventLetters) name() Source { return Events }
 
-// scan implements source. What somebody else wrote to the topic is passed over.
+// scan implements source. It skips records of other producers.
 func (e *eventLetters) scan(ctx context.Context, filter *Filter, from Position, f func(Letter) error) error {
 	if filter.logs != nil && !filter.logs[""] || filter.onlyTopics() {
 		return nil
@@ -38,7 +38,7 @@ func (e *eventLetters) scan(ctx context.Context, filter *Filter, from Position, 
 		l, err := letterFrom(r)
 		if err != nil {
 			e.cfg.Logger.Warn("deadletter: a record is no dead letter", "partition", r.Partition, "offset", r.Offset)
-			return nil //nolint:nilerr // somebody else wrote to the topic
+			return nil //nolint:nilerr // another producer wrote to the topic
 		}
 		own = f(l)
 		return own

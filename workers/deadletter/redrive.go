@@ -32,7 +32,7 @@ const maxFailed = 1_000
 // small letters.
 type Outcome string
 
-// What a call can do about a letter.
+// The outcomes of a call on a dead letter.
 const (
 	Done      Outcome = "done"       // redriven or discarded; in a dry run, it would be
 	Failed    Outcome = "failed"     // again
@@ -125,7 +125,7 @@ func (m *Manager) Redrive(ctx context.Context, f Filter, r Redrive) (Report, err
 		return d.next(ctx, l)
 	})
 	if err == nil && !r.DryRun && !d.report.More {
-		d.filter.Statuses = nil // what was redriven before is not redriven again
+		d.filter.Statuses = nil // dead letters redriven before are not redriven again
 		err = m.release(ctx, f, keys, d.blockedBy, d.next)
 	}
 	return d.report, err
@@ -249,7 +249,7 @@ func (d *redriver) try(ctx context.Context, l *Letter) (o Outcome, reason string
 	return Done, "", nil
 }
 
-// handler is who takes a letter again, nil if nobody does.
+// handler returns the handler that takes a dead letter again, nil if there is none.
 func (d *redriver) handler(ctx context.Context, l *Letter) (consume.Handler, error) {
 	if l.topic == nil {
 		return d.how.Handlers[l.Group], nil
@@ -270,7 +270,7 @@ func (m *Manager) redrive(
 	run, cancel := context.WithTimeout(consume.WithRedrive(ctx), handlerTime)
 	defer cancel()
 	failure := consume.Call(run, handle, l.Record)
-	// The result is written even if nobody waits for it any more.
+	// The result is written even if the caller does not wait for it any more.
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), handlerTime)
 	defer cancel()
 	if failure != nil && consume.ClassOf(failure) != consume.Ignored {

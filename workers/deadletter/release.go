@@ -67,7 +67,7 @@ func (r *releaser) hold(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return fmt.Errorf("hold a parked key: %w", err)
-		case held == nil: // released by somebody else
+		case held == nil: // another caller released it
 			delete(r.left, key)
 		default:
 			r.left[key], r.held[key] = *held, *held

@@ -134,8 +134,8 @@ func (w *Watch) add(ctx context.Context, l Letter, seen map[string]bool) error {
 	return nil
 }
 
-// countTopics reads what has come to topics of dead letters. What is parked is counted
-// where it is parked.
+// countTopics reads what has come to topics of dead letters. Parked messages are counted
+// where they are parked.
 func (w *Watch) countTopics(ctx context.Context, seen map[string]bool) error {
 	of := w.manager.cfg.Topics
 	if of == nil {

@@ -2,15 +2,15 @@
 // on, all events by type and time, how far their publication is, and what a chat was at a
 // version or at a time.
 //
-// It owns which events a filter selects, how a long read is divided, and how a stored
-// event is read. It does not own the fold of a chat (package check/derive), what rows of
-// the outbox mean (package store/outbox), or who may ask. It changes nothing.
+// It owns which events a filter selects, how a long read is divided, and how a stored event
+// is read. It does not own the fold of a chat (package check/derive), what rows of the
+// outbox mean (package store/outbox), or permissions. It changes nothing.
 //
 // # Reads
 //
 // Events have no index but their chat and version. Of one chat they are read in order and
 // consistently. Of all chats the whole table is read, in parts that callers bound and
-// resume: the events of a chat come in order, chats in none, and what is stored meanwhile
+// resume: the events of a chat come in order, chats in none, and events stored meanwhile
 // may be missing. Events that are not published yet are found by the rows of the outbox
 // instead, which are few.
 //

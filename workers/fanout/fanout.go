@@ -41,9 +41,9 @@ var ErrHead = errors.New("fanout: the chat's head is missing or older than its e
 // dead letter, and its partition continues: one chat must not stop the others. All events
 // of a chat that come together are repaired by one call.
 //
-// applied, if given, reports whether the one hub has applied a message that it is told by
-// its position. Such a record is finished without being decoded or validated: whatever else
-// is in it, nobody lacks it.
+// applied, if given, reports whether the one hub has applied a message, by its position.
+// Such a record is finished without being decoded or validated, because every stream
+// already has its content.
 func Repairer(serde *event.Serde, repair func(context.Context, delivery.Delivery) error,
 	applied func(delivery.Delivery) bool,
 ) consume.BatchHandler {

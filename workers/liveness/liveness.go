@@ -1,8 +1,8 @@
 // Package liveness detects workers that have died, sooner than leases and sessions of Kafka's
 // groups run out, which must outlast brokers and stores that stand still.
 //
-// It owns the rows by which workers show that they live, and who is taken for dead. What
-// follows from a death is up to its callers.
+// It owns the rows by which workers show that they live, and the rule for taking one for dead. Its
+// callers decide what follows from a death.
 //
 // # Rules
 //
@@ -12,9 +12,9 @@
 // and of a long pause between two of them one second: a reader that stood still itself, or a
 // store that did not answer, makes no other worker dead.
 //
-// A worker can be slow and alive. What others take over from it must be fenced, as it is by the
-// transactional id of a relay and the generation of a consumer group. A worker that notices that its
-// increments come late doubles its patience up to 29 s, so that a slow machine does not lose its
+// A worker can be slow and alive. The work that others take over from it must be fenced, as it is by
+// the transactional id of a relay and the generation of a consumer group. A worker that notices that
+// its increments come late doubles its patience up to 29 s, so that a slow machine does not lose its
 // work again and again. After ten minutes without delays the patience is what it was.
 //
 // A worker has a name. A new process with the name of another replaces it: the earlier process

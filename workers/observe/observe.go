@@ -2,8 +2,8 @@
 // they run.
 //
 // It owns which counter has which name; the counters belong to the workers, the names to
-// package telemetry. Concurrency: the functions are called while a process is built; what
-// they register may be called from any goroutine.
+// package telemetry. Concurrency: the functions are called while a process is built; any
+// goroutine may call the functions that they register.
 package observe
 
 import (

@@ -170,7 +170,7 @@ func typeOf(l *deadletter.Letter) string {
 	return ""
 }
 
-// requireFilter refuses the empty filter that nobody meant.
+// requireFilter refuses an empty filter unless the operator asks for all dead letters.
 func requireFilter(f *opsv1.DeadLetterFilter, all bool) error {
 	empty := f == nil || proto.Equal(f, &opsv1.DeadLetterFilter{})
 	switch {

@@ -11,11 +11,11 @@
 //
 // Every call carries an operator's token; tokens of users are refused, and so are calls that
 // want more than the token's role (package roles). Without TLS the listener is on loopback
-// only; with TLS both sides show certificates of the same authority. What users wrote is
-// shown only to moderators who ask for it. Such calls, and
-// those that change something, leave two rows in the store with the operator's name: one
-// before they act, one when they have ended (package audit). What surrounds every call records
-// them, so that no handler can forget to.
+// only; with TLS both sides show certificates of the same authority. User content is shown
+// only to moderators who ask for it. Such calls, and those that change something, leave two
+// rows in the store with the operator's name: one before they act, one when they have ended
+// (package audit). The code around every call writes these rows, so that no handler
+// can forget to.
 //
 // # Concurrency
 //
@@ -77,7 +77,7 @@ type Config struct {
 	Logger   *slog.Logger
 	// Observe counts an RPC; code is "ok" or the name of connect's code.
 	Observe func(procedure, code string, took time.Duration)
-	// More is what is served to operators besides, by path; Operator says who calls.
+	// More is what is served to operators besides, by path; Operator returns the caller.
 	More map[string]http.Handler
 	// Services are served in the same chain: their calls are admitted, bounded, validated and
 	// recorded like those of OpsService, and their errors come from its table.
@@ -134,7 +134,7 @@ func New(cfg Config) (*Service, error) {
 // Handler serves the service to those with an operator's token.
 func (s *Service) Handler() http.Handler { return s.handler }
 
-// Security records who was refused; it runs as long as the service.
+// Security records refused callers; it runs as long as the service.
 func (s *Service) Security() *trail.Recorder { return s.security }
 
 // DeadLetters is what handles the dead letters, for metrics.
@@ -167,8 +167,9 @@ func (s *Service) admit(next http.Handler) http.Handler {
 	})
 }
 
-// refuseRole records that an operator asked for more than their role, and returns why not. A
-// path that no procedure has is whatever the caller likes, and is not recorded by name.
+// refuseRole records that an operator called a procedure of a higher role, and returns why
+// it is refused. A path that no procedure has is arbitrary input of the caller, and is not
+// recorded by name.
 func (s *Service) refuseRole(ctx context.Context, path string, least auth.Role) error {
 	op, _ := Operator(ctx)
 	what := "procedure" + path

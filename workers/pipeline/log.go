@@ -9,7 +9,7 @@ import (
 	"github.com/parley-chat/parley/workers/relay"
 )
 
-// What differs where the event log lies in the store of the process: records are published and consumed by calls,
+// The differences where the event log lies in the store of the process: records are published and consumed by calls,
 // not by Kafka's protocol.
 
 // publisher publishes for one slot.

@@ -31,7 +31,8 @@ type Registry struct {
 	Listen                  string
 	TLS                     *tls.Config // nil for HTTP
 	Password, WritePassword string      // of readers and writers
-	// Operator returns who else may change schemas, by a request's headers. May be nil.
+	// Operator returns the operator of a request by its headers, who may also change
+	// schemas. May be nil.
 	Operator func(http.Header) (name string, err error)
 }
 

@@ -3,10 +3,10 @@
 // reconciler, the schema registry and the service for operators.
 //
 // It owns which parts there are, what they share, and in which order they start. The
-// embedded server and workers of their own build the same path; they differ in the
-// values of [Config] and of the parts. What a part does is a package of its own.
+// embedded server and workers of their own build the same path; they differ in the values
+// of [Config] and of the parts. Each part has a package of its own for its work.
 //
-// Concurrency: New is called once; what runs in the background is a lifecycle.Service.
+// Concurrency: New is called once; background work runs as a lifecycle.Service.
 package pipeline
 
 import (

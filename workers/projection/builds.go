@@ -24,7 +24,7 @@ var (
 	errChanged  = errors.New("projection: its builds keep changing")
 )
 
-// System is who begins a rebuild that nobody asked for.
+// System is the actor of a rebuild that no operator requested.
 const System = "system"
 
 // Status is a projection as operators see it.
@@ -154,8 +154,8 @@ func drop(p *table.Projection, build int64) {
 	}
 }
 
-// update changes the row of a projection, unless change returns an error. An empty by leaves
-// who changed it last.
+// update changes the row of a projection, unless change returns an error. An empty by keeps
+// the actor of the last change.
 func update(
 	ctx context.Context, st store.Store, clock func() time.Time, name, by string, change func(*table.Projection) error,
 ) (table.Projection, error) {
@@ -193,8 +193,8 @@ func update(
 	return table.Projection{}, fmt.Errorf("%w: %s", errChanged, name)
 }
 
-// begin makes the row of a projection, and begins the rebuilds that nobody need ask for: the
-// first one, one for a newer version of the code, and one after the store was restored.
+// begin makes the row of a projection, and starts the automatic rebuilds: the first one, one
+// for a newer version of the code, and one after the store was restored.
 func (s *Set) begin(ctx context.Context, p *projection) error {
 	it, err := s.cfg.Store.Get(ctx, table.ProjectionKey(p.Name), store.Strong)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 )
 
 // Handle brings records of one key into the projections that follow their topic. It is a
-// consume.BatchHandler. What it has not finished may be in the projections nonetheless, and
-// does no harm when it comes again.
+// consume.BatchHandler. Records that it has not finished may be in the projections
+// nonetheless, and do no harm when they come again.
 func (s *Set) Handle(ctx context.Context, records []*kafka.Record) (finished int, err error) {
 	topic, _, _ := versions.Base(records[0].Topic)
 	finished = len(records)
@@ -220,8 +220,8 @@ func compareKeys(a, b store.Key) int {
 	return cmp.Or(cmp.Compare(a.PK, b.PK), cmp.Compare(a.SK, b.SK))
 }
 
-// put writes rows in one plan. What is not known to be written is written again: it is the
-// same.
+// put writes rows in one plan. If the outcome of the plan is unknown, the rows are written
+// again: they are the same.
 func (s *Set) put(ctx context.Context, rows map[store.Key]store.Item) (err error) {
 	if len(rows) == 0 {
 		return nil

@@ -1,22 +1,21 @@
 // Package projection keeps read models: tables that follow from the events, and that can be
 // thrown away and made again at any time.
 //
-// It owns builds of projections, how events get into them once, and how a build takes the
-// place of another. It does not own what a projection says (package chatactivity and its
-// neighbours), how records are consumed (package consume), or who may start a rebuild
-// (package ops).
+// It owns builds of projections, how events get into them once, and how a build takes the place of
+// another. It does not own the content of a projection (package chatactivity and its neighbours),
+// the consumption of records (package consume), or the permission to start a rebuild (package
+// ops).
 //
 // # Folds
 //
-// Most projections are a fold of the event store: the rows of a chat follow from the events
-// of the chat, in the order of their versions. Topics only say which chats have new events;
-// the events themselves are read from the store, from the version on up to which the chat is
-// folded. Nothing of a record but its key is looked at. The position stands in a row of its
-// own, and a plan that changes rows of the chat moves it, on the condition that it is where
-// it was read. So an event counts once, however often its record comes, in which order, from
-// which topic, and how many processes work on the chat; and whatever crashed, the rows say
-// what the events up to the position say. A definition cannot break this: its functions are
-// pure, and see the rows of one chat.
+// Most projections are a fold of the event store: the rows of a chat follow from the events of the
+// chat, in the order of their versions. Topics only say which chats have new events; the events
+// themselves are read from the store, from the version on up to which the chat is folded. Nothing
+// of a record but its key is looked at. The position stands in a row of its own, and a plan that
+// changes rows of the chat moves it, on the condition that it is where it was read. So an event
+// counts once, regardless of how often its record comes, in which order, from which topic, and how
+// many processes work on the chat. After any crash, the rows reflect exactly the events up to the
+// position. A definition cannot break this: its functions are pure, and see the rows of one chat.
 //
 // # Records
 //

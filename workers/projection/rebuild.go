@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// saveEvery is how often a rebuild says how far it is. What it did since is done again
-	// after a crash, which costs reads and changes nothing.
+	// saveEvery is how often a rebuild says how far it is. Later work is done again after a
+	// crash, which costs reads and changes nothing.
 	saveEvery = time.Second
 	// silentFor is how long a rebuild may be silent before another process continues it. Two
 	// that work on it at once only read more than they must.
@@ -252,7 +252,7 @@ func (r *rebuilder) keep(ctx context.Context, row table.Rebuild) error {
 	return r.save(end, row)
 }
 
-// stopped reports whether somebody has paused or canceled the rebuild.
+// stopped reports whether an operator has paused or canceled the rebuild.
 func (r *rebuilder) stopped(ctx context.Context, b table.Projection) (bool, error) {
 	it, err := r.cfg.Store.Get(ctx, table.ProjectionKey(r.p.Name), store.Strong)
 	if err != nil {

@@ -46,8 +46,8 @@ func (c *chats) next(ctx context.Context, build int64, after string) (part, erro
 	scan := store.Scan{Table: store.ChatCounters, Segments: 1, Limit: pageChats, Cursor: after}
 	page, err := c.cfg.Store.Scan(ctx, scan)
 	if errors.Is(err, store.ErrInvalid) && after != "" {
-		// A place that the store refuses must not end the rebuild for ever. What was folded is
-		// passed over.
+		// A place that the store refuses must not end the rebuild for ever. Chats that are
+		// folded already are skipped.
 		scan.Cursor = ""
 		page, err = c.cfg.Store.Scan(ctx, scan)
 	}
@@ -112,7 +112,7 @@ type records struct {
 // pageRecords is how many offsets are read at a time.
 const pageRecords = 2_000
 
-// plan implements source. What comes later goes into the next build as it comes.
+// plan implements source. Records that come later go into the next build as they come.
 func (s *records) plan(ctx context.Context) (total int64, after string, err error) {
 	spans, err := lag.Spans(ctx, s.cfg.Addr, s.p.Source, s.cfg.Kafka...)
 	if err != nil {

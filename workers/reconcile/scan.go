@@ -38,8 +38,8 @@ type tableScan struct {
 var errOtherProcess = errors.New("another process scans the table")
 
 // pass resumes the round. It ends at the end of the table, the limit of rows, or the end of
-// until, after which it starts nothing; what it has started ends with ChatLimit and ctx.
-// active says whether this process is the one that scans.
+// until, after which it starts nothing; chats that it has started end with ChatLimit and
+// ctx. active says whether this process is the one that scans.
 func (w *tableScan) pass(ctx, until context.Context) (active bool, err error) {
 	if err := w.load(ctx); err != nil {
 		return false, err

@@ -69,7 +69,7 @@ func (r *Relay) queryChat(ctx context.Context, chatID string, emit func([]plan) 
 		next = append(next, row)
 		last, cached = end, true
 	}
-	if r.cfg.Load != nil { // what is left of earlier rows goes before later ones
+	if r.cfg.Load != nil { // the rest of earlier rows goes before later ones
 		if err := r.publishReplays(ctx, rows.replays, emit); err != nil {
 			return err
 		}

@@ -158,8 +158,8 @@ func (r *Relay) publish(ctx context.Context, plans []plan) error {
 		list := r.publications(plans[:n])
 		records := Records(list)
 		if slices.ContainsFunc(plans[:n], func(p plan) bool { return p.stored }) {
-			// What a query returns may not be durable yet. After a crash Kafka would have an
-			// event that the store does not have.
+			// Rows that a query returns may not be durable yet. After a crash Kafka would
+			// have an event that the store does not have.
 			if err := r.cfg.Store.Durable(ctx); err != nil {
 				return fmt.Errorf("wait for the disk: %w", err)
 			}

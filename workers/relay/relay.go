@@ -1,5 +1,5 @@
 // Package relay publishes committed events to Kafka, or to the log in the store: in order per
-// chat, and each at least once, whatever crashes.
+// chat, and each at least once, even after a crash.
 //
 // It owns the publication and the deletion of outbox rows. A row is deleted only when its
 // records are durable. Rows that remain after a crash are published again, so a reader of Kafka
@@ -107,8 +107,8 @@ type Config struct {
 	// FlushWithin is how long fewer than 500 published rows may wait for Flush, and then for
 	// their deletion; FlushEvery. After a crash they are published again.
 	FlushWithin time.Duration
-	// Awaited reports whether anybody waits for events; nil: always. While nobody does, they
-	// are collected for up to a second.
+	// Awaited reports whether a consumer waits for events; nil: always. While none does,
+	// they are collected for up to a second.
 	Awaited   func() bool
 	MaxBatch  int // records of one transaction; 2,000
 	MaxNudges int // events in memory; more are read from the outbox; 8,192
@@ -316,8 +316,8 @@ const (
 	minRest     = 40 * time.Millisecond
 	maxRest     = 100 * time.Millisecond
 	quietEvents = 4 // a transaction with at most as many is one of quiet chats
-	// unawaitedRest is the rest while nobody waits for events: a transaction costs a server
-	// about as much as a lone send does without it.
+	// unawaitedRest is the rest while no consumer waits for events. A transaction costs a
+	// server about as much as a lone send costs without a transaction.
 	unawaitedRest = time.Second
 )
 

@@ -90,7 +90,7 @@ func (r *run) mend(ctx context.Context, id string) error {
 		r.report.Lost++
 		return nil
 	case errors.Is(err, failedrows.ErrNotFound), errors.Is(err, failedrows.ErrChanged):
-		return nil // it was published, or somebody else has it
+		return nil // it was published, or another process has it
 	case err != nil:
 		return err
 	}

@@ -1,8 +1,8 @@
 // Package restore prepares an installation whose tables were restored, before its processes start:
 // Kafka and Redis have a later state than the tables.
 //
-// It owns what is compared and what is set, in which order. What becomes of the rest without any
-// step is in server/docs/backup.md. The line of history itself is package backend's.
+// It owns what is compared and what is set, in which order. server/docs/backup.md describes the
+// other parts, which need no step. The line of history itself is package backend's.
 //
 // Every step may be repeated. The line of history begins last, so that a run that was cut off leaves
 // tables on which no process starts that would not have started before.

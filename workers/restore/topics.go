@@ -12,7 +12,7 @@ import (
 
 // epochs is what the epoch of each slot grows by: more than owners have begun since the copy. A
 // server that stands still since then holds an epoch of theirs, which is never reached again, so
-// that what it writes when it wakes up is refused.
+// that its writes are refused when it resumes.
 const epochs = 1 << 20
 
 // topics compares durable topics with their logs on Kafka, which were not restored. A topic that is

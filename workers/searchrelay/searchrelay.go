@@ -2,10 +2,10 @@
 // their streams.
 //
 // It reads what rows of the outbox announce, puts events into their envelopes and finds their
-// topics and partitions (Load). What cannot be published goes to the topic's dead letters: an
-// event without an envelope at once, and what a partition refuses for good after some
-// attempts (Guard). A partition that only cannot be reached is waited for: the outbox keeps
-// its events, and those of other partitions are published.
+// topics and partitions (Load). Events that cannot be published go to the topic's dead
+// letters: an event without an envelope at once, and one that a partition refuses for good
+// after some attempts (Guard). A partition that only cannot be reached is waited for: the
+// outbox keeps its events, and those of other partitions are published.
 //
 // The package owns records and dead letters. It does not own the forms of events (package
 // search), nor when and in which order they are published (package relay).

@@ -19,10 +19,11 @@ import (
 
 // Letters finds the dead letters of all topics, in the slots of the servers. Its lists are in
 // the order of the slots, and in each as those of a DeadLetterStore: a list resumes at a
-// place, whose topic says the slot, whoever has it then.
+// place. The topic of the place determines the slot, and another server may have the slot by
+// then.
 //
-// A call that finds no owner is repeated for a while: to read does nothing, and what is done
-// about a letter is done once. Errors are those of the servers, and topic.ErrNoServer.
+// A call that finds no owner is repeated for a while: to read changes nothing, and an action
+// on a dead letter happens once. Errors are those of the servers, and topic.ErrNoServer.
 type Letters struct {
 	servers Servers
 	slots   func(context.Context) (int, error)
@@ -264,7 +265,7 @@ func (s *Letters) call(
 	}
 }
 
-// introduced says with each call that it is one of those who serve operators.
+// introduced adds to each call that it comes from a process that serves operators.
 type introduced struct{ connect.HTTPClient }
 
 // Do implements connect.HTTPClient.

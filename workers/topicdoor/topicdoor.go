@@ -3,7 +3,7 @@
 //
 // Any server takes any call and finds the owner of the topic. The package owns which calls are
 // passed on, in whose name, and how the dead letters of all slots are read one slot after the
-// other. It knows neither topics nor who owns what. Operators were let in before.
+// other. It knows neither topics nor the owners of slots. Operators were let in before.
 //
 // Concurrency: everything is safe for concurrent use.
 package topicdoor
@@ -41,7 +41,7 @@ var services = []string{
 // Config is what the handlers work with. All of it is required.
 type Config struct {
 	Servers Servers
-	// Operator is who makes a call that was let in.
+	// Operator is the operator of an admitted call.
 	Operator func(ctx context.Context) (auth.Operator, bool)
 	Logger   *slog.Logger
 }
@@ -51,7 +51,7 @@ func Handlers(c Config) map[string]http.Handler {
 	h := &httputil.ReverseProxy{
 		Rewrite:       func(*httputil.ProxyRequest) {}, // the transport knows where to
 		Transport:     passing{c},
-		FlushInterval: -1, // what a stream sends does not wait
+		FlushInterval: -1, // messages of a stream do not wait
 		ErrorLog:      slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 		ErrorHandler:  c.failed,
 	}
@@ -65,7 +65,7 @@ func Handlers(c Config) map[string]http.Handler {
 // passing passes calls on to a server.
 type passing struct{ Config }
 
-// errNobody says that nobody has let a call in.
+// errNobody reports that a call has no authenticated operator.
 var errNobody = errors.New("topicdoor: a call without a caller")
 
 // RoundTrip implements http.RoundTripper.
@@ -83,7 +83,7 @@ func (p passing) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("topicdoor: %w", err)
 	}
 	to.Header, to.ContentLength, to.Trailer = r.Header.Clone(), r.ContentLength, r.Trailer
-	to.Header.Del("Authorization") // it is good here, and nobody else's business
+	to.Header.Del("Authorization") // it is valid here, and must not reach the server
 	to.Header.Del("Parley-Slot")   // which slot it is the server finds out
 	err = caller.Caller{Principal: op.Name, Operator: true, Creator: true, ExpiresAt: op.ExpiresAt}.Introduce(to.Header)
 	if err != nil {
@@ -109,7 +109,7 @@ func (p passing) server(ctx context.Context) (client connect.HTTPClient, base st
 	}
 }
 
-// What is said if no server answers.
+// The domain and the retry delay of the error if no server answers.
 const (
 	errorDomain = "parley"
 	retryAfter  = time.Second

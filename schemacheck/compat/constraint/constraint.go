@@ -23,7 +23,7 @@ const (
 	Rewritten Effect = iota // the same values pass
 	Tighter                 // fewer
 	Looser                  // more
-	Replaced                // others, or nobody can say
+	Replaced                // others, or it cannot be decided
 )
 
 // Kind distinguishes rules that are reported differently.

@@ -1,6 +1,6 @@
-// Package part cuts wide messages into small ones that hold the same fields, so that
-// the rules of one field can be run without a visit to all the others: what is asked
-// of each of n fields then costs n and not n times n.
+// Package part cuts wide messages into small ones that hold the same fields, so that the
+// rules of one field can be run without a visit to all the others: a check of each of n
+// fields then costs n and not n times n.
 //
 // It owns the small messages. They have a field's type, presence and options, and none
 // of the rules that stand on messages and oneofs. An extension becomes a field of such a

@@ -21,7 +21,7 @@ type Severity int
 // Severities in rising order.
 const (
 	Allow Severity = iota // a change that is judged and allowed; only rules carry it
-	Warn                  // somebody should check it
+	Warn                  // a person should check it
 	Block                 // must not be merged
 )
 

@@ -79,8 +79,8 @@ func (e Event) Text(names ...protoreflect.Name) string {
 	return ""
 }
 
-// OptionText writes a value so that equal values give equal text, whatever
-// descriptors they were read with.
+// OptionText writes a value so that equal values give equal text, regardless of the
+// descriptors that they were read with.
 func OptionText(v protoreflect.Value, f protoreflect.FieldDescriptor) string {
 	switch {
 	case f.IsList():

@@ -44,8 +44,8 @@ func (s *FileSet) HasRules() bool {
 	return false
 }
 
-// New indexes the files in scope and all that they import. Files that match one of
-// the patterns, see Matches, hold events, whatever they declare.
+// New indexes the files in scope and all that they import. Files that match one of the
+// patterns, see Matches, hold events, regardless of their declarations.
 func New(scope []protoreflect.FileDescriptor, events ...string) *FileSet {
 	s := &FileSet{
 		Scope:      slices.Clone(scope),
@@ -252,7 +252,8 @@ func (s *FileSet) Options(d protoreflect.Descriptor) protoreflect.Message {
 	m := dynamicpb.NewMessage(d.Options().ProtoReflect().Descriptor())
 	b, err := proto.MarshalOptions{AllowPartial: true}.Marshal(d.Options())
 	if err == nil {
-		// What is read before an error is compared; options that the loader accepted have none.
+		// The part that was read before an error is compared; options that the loader accepted
+		// have none.
 		_ = proto.UnmarshalOptions{AllowPartial: true, Resolver: s}.Unmarshal(b, m)
 	}
 	return m

@@ -160,7 +160,7 @@ func (l *sampler) together(ctx context.Context, least protoreflect.Message, s sh
 		}
 		rounds = max(rounds, cases*len(s.values[f.Number()]))
 	}
-	if l.depth > 0 { // what is nested has few variations, whatever its size
+	if l.depth > 0 { // nested messages have few variations, regardless of their size
 		rounds = min(rounds, maxVariations[l.depth]/2)
 	}
 	l.limit = len(l.list) + min(rounds, maxVariations[l.depth])

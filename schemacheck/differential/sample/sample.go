@@ -54,8 +54,8 @@ var Now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 type Other interface {
 	// Message finds the other schema's message of a name here, nil if there is none.
 	Message(protoreflect.FullName) protoreflect.MessageDescriptor
-	// Same says whether a field and all that it uses are the same there. Of a wide
-	// message such a field is not varied: what breaks does so with one that is not.
+	// Same says whether a field and all that it uses are the same there. Of a wide message
+	// such a field is not varied: an incompatibility shows with a field that differs.
 	Same(protoreflect.FieldDescriptor) bool
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
-// values returns what the field's own rules let pass, the typical value first: all, or
-// so many as are asked for. What is too heavy for the field's part of a message is left
-// out.
+// values returns what the field's own rules let pass, the typical value first: all, or so
+// many as are asked for. Values that are too large for the field's part of a message are
+// left out.
 func (g *Generator) values(ctx context.Context, f protoreflect.FieldDescriptor, depth, most int) []candidate {
 	if ctx.Err() != nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package causes groups the findings of a comparison: what follows from another one
-// is reported with it, so that a change is one finding, however many readers it breaks.
+// Package causes groups the findings of a comparison: a finding that follows from another
+// one is reported with it, so that a change is one finding, however many readers it breaks.
 //
 // It owns what follows from what. It judges nothing and drops no verdict: a finding
 // is only put under one that is as severe and breaks the same readers.

@@ -49,8 +49,8 @@ func (e Env) now() time.Time {
 // errFindings ends a command that did its work and found something.
 var errFindings = errors.New("findings")
 
-// Run runs the program with its arguments, the name left out, and returns its exit
-// code. What failed is said in a line on Stderr.
+// Run runs the program with its arguments, the name left out, and returns its exit code. A
+// line on Stderr describes a failure.
 func Run(ctx context.Context, args []string, e Env) int {
 	err := dispatch(ctx, args, e)
 	switch {

@@ -28,9 +28,8 @@ type verdict struct {
 	head  *load.Schema
 }
 
-// judge compares head with the bases that the policy names, of which the last one is
-// the newest, and checks the names of new events. What is waived is still among the
-// findings.
+// judge compares head with the bases that the policy names, of which the last one is the
+// newest, and checks the names of new events. Waived findings are still among the findings.
 func (v *verdict) judge(ctx context.Context, r *report.Report) error {
 	r.Policy = v.o.Policy.String()
 	is, other := v.scoped(v.head.Files)
@@ -119,8 +118,8 @@ func (v *verdict) side(base *load.Schema, was, is *schema.FileSet) report.Origin
 	}
 }
 
-// asAPI says whether an element is judged as API. What both sides have is judged as
-// base has it.
+// asAPI says whether an element is judged as API. Elements that both sides have are judged
+// as base has them.
 func asAPI(scope compat.Scope, f compat.Finding, was, is *schema.FileSet) bool {
 	if scope != compat.All {
 		return scope == compat.API

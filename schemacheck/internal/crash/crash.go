@@ -1,7 +1,8 @@
-// Package crash makes errors of panics, so that what nobody foresaw ends with a line
-// and is never taken for a verdict.
+// Package crash makes errors of panics, so that an unexpected failure ends with a line and
+// is never taken for a verdict.
 //
-// It owns the error and its words. Who recovers, and what that ends, is said there.
+// It owns the error and its words. The code that recovers a panic documents what the
+// recovery ends.
 //
 // Concurrency: functions are pure and may run together.
 package crash

@@ -2,7 +2,7 @@
 // additions, removals and changes of fields, values, calls and options, by the type
 // that holds them.
 //
-// It owns the listing. What a change means is said in compat.
+// It owns the listing. Package compat defines what a change means.
 //
 // Concurrency: functions are pure and may run together.
 package difference

@@ -26,7 +26,7 @@ func (t *tree) compile(ctx context.Context, o Options) (*Schema, error) {
 	}
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(paths)) {
-		// What is also in scope under its own name is judged there.
+		// A file that is also in scope under its own name is judged there.
 		alias := t.aliases[paths[name]] && own[s.Text[name]]
 		if !alias && !compile.WellKnown(name) && !Matches(o.Exclude, s.Paths[name]) {
 			names = append(names, name)

@@ -64,10 +64,10 @@ func (t *tree) resolve(p string) (string, error) {
 	return "", errors.New("leads in a circle")
 }
 
-// follow puts what links lead to into the tree. What stands in the tree under its
-// own name is judged there; under the name of the link it can be imported. A link to
-// a schema that cannot be followed is refused, and one to a folder is listed in
-// the notes: build tools leave such.
+// follow puts what links lead to into the tree. A file that stands in the tree under its
+// own name is judged there; under the name of the link it can be imported. A link to a
+// schema that cannot be followed is refused, and one to a folder is listed in the notes:
+// build tools leave such.
 func (t *tree) follow(read func(path string) ([]byte, error)) error {
 	own := slices.Sorted(maps.Keys(t.files))
 	for _, link := range slices.Sorted(maps.Keys(t.links)) {

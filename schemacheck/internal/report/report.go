@@ -228,7 +228,7 @@ func indented(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// Breaks says in words who cannot read what, "" if nobody.
+// Breaks lists in words which consumers cannot read which events, "" if there are none.
 func (f Finding) Breaks() string {
 	var who []string
 	if f.NewReadsOld {
@@ -259,7 +259,7 @@ func (f Finding) place() string {
 	return s
 }
 
-// What says in a line what changed.
+// What describes the change in one line.
 func (f Finding) What() string {
 	s := f.Subject + ": " + f.Title
 	if f.Detail != "" {

@@ -60,7 +60,7 @@ type Waiver struct {
 	Rule    string `yaml:"rule"`    // its id or the alias: FIELD_RENAMED or N01
 	Subject string `yaml:"subject"` // full name of the element, or a pattern
 	Reason  string `yaml:"reason"`
-	Owner   string `yaml:"owner"`   // who answers for it
+	Owner   string `yaml:"owner"`   // the team that is responsible for it
 	Expires string `yaml:"expires"` // the last day on which it holds, UTC: 2026-12-31
 
 	ID   rule.ID `yaml:"-"` // what Rule names; "" if it is the code of no rule here
@@ -78,7 +78,7 @@ type Lint struct {
 // accepted: their waivers apply to nothing.
 var ruleCode = regexp.MustCompile(`^[A-Z][0-9]{2}$`)
 
-// Parse reads a file. What it does not know is refused, with its line.
+// Parse reads a file. It refuses unknown keys, with their lines.
 func Parse(b []byte) (*File, error) {
 	if len(b) > maxSize {
 		return nil, fmt.Errorf("larger than %d bytes", maxSize)

@@ -1,8 +1,8 @@
 // Package clock notices that the wall clock of the machine is set.
 //
-// It compares the wall clock with one that nobody sets, which counts on while the machine
-// sleeps. It owns the measuring and the words in the log; what follows from a jump is the
-// caller's to decide. Whether the clock was right to begin with it cannot know.
+// It compares the wall clock with one that cannot be set, which continues to count while
+// the machine sleeps. It owns the measurement and the log messages; the caller decides what
+// follows from a jump. It cannot know whether the clock was right at first.
 //
 // Concurrency: a Watch is safe for concurrent use; Run is called once.
 package clock
@@ -25,7 +25,8 @@ const (
 	ConfirmAfter = 5 * time.Minute
 
 	interval = time.Second
-	// tolerance is by how much the difference of two clocks may change that nobody sets.
+	// tolerance is how much the difference of the two clocks may change without a change by
+	// a user or a program.
 	tolerance = 500 * time.Millisecond
 )
 

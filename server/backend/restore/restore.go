@@ -24,8 +24,8 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Slack is how long an event may have waited between its commit and its record: what
-// is older than the oldest record by more was trimmed, and is not put back.
+// Slack is how long an event may have waited between its commit and its record: events
+// older than the oldest record by more were trimmed, and are not restored.
 const Slack = 24 * time.Hour
 
 // Lost is a partition that lost records.
@@ -135,8 +135,8 @@ func (r *run) chat(ctx context.Context, id string) error {
 
 // lost lists the versions of a chat's lost events, newest first.
 func (r *run) lost(ctx context.Context, id string, since int64) (list []int64, err error) {
-	// The relay keeps a chat with an unreadable row back until that is repaired: what such a
-	// row announces may be announced once more, behind it.
+	// The relay keeps a chat with an unreadable row back until that is repaired: events that
+	// such a row announces may be announced once more, behind it.
 	waiting, err := outbox.Unpublished(ctx, r.Store, id)
 	if err != nil {
 		return nil, err
@@ -168,8 +168,8 @@ func (r *run) lost(ctx context.Context, id string, since int64) (list []int64, e
 	return list, nil
 }
 
-// write writes rows for versions, newest first: whatever ends it, the versions before
-// the first row that is there are those still to be written.
+// write writes rows for versions, newest first. If it is interrupted for any reason, the
+// versions before the first row that exists are those still to be written.
 func (r *run) write(ctx context.Context, id string, versions []int64) error {
 	rows := Rows(id, versions, r.Clock().UnixMilli())
 	r.report.Events += len(versions)

@@ -92,7 +92,7 @@ type Bucket struct {
 // Open makes a client. It sends nothing yet.
 func Open(ctx context.Context, a Address, o Options) (*Bucket, error) {
 	shared, err := config.LoadDefaultConfig(ctx, config.WithLogger(logging.Nop{}), // what matters comes as an error
-		// Uploads have a checksum that is computed once, and what is read is compared with it. The SDK's own would be
+		// Uploads have a checksum that is computed once, and downloads are compared with it. The SDK's own would be
 		// another one, which not every server knows.
 		config.WithRequestChecksumCalculation(aws.RequestChecksumCalculationWhenRequired),
 		config.WithResponseChecksumValidation(aws.ResponseChecksumValidationWhenRequired))

@@ -1,13 +1,13 @@
-// Package admit decides who may join what the members of a chat share: its queue and
-// its plans.
+// Package admit decides which callers may join what the members of a chat share: its queue
+// and its plans.
 //
 // An Admission counts the requests that each user has under way, and refuses what is beyond
 // a bound; of those that need a lookup, a few run at a time and the others of the user wait.
 // It caches which users are members of which chats: these go to the queue without reading
-// anything. It never decides on a command: what it caches may be old, so the conditions of
-// the plan stay the authority, and whoever is not cached is looked up, outside of the
-// queue. A user whose command made a plan fail that was others' too is suspect for a
-// while, and looked up first each time.
+// anything. It never decides on a command: its cache may be old, so the conditions of the
+// plan stay the authority. A user that is not cached is looked up, outside of the queue. A
+// user whose command made a plan of several users fail is suspect for a while, and looked up
+// first each time.
 //
 // An Admission is safe for use by many goroutines. Its mutexes, one per shard of the users,
 // are held for a few instructions only.
@@ -37,7 +37,7 @@ type Config struct {
 	Members int
 }
 
-// suspectFor is how long a user is looked up first who made a plan fail.
+// suspectFor is how long a user who made a plan fail is looked up first.
 const suspectFor = 10 * time.Second
 
 const shards = 32
@@ -188,8 +188,8 @@ func (a *Admission) Cache(user, chat string) {
 	}
 }
 
-// Suspect says that a command of a user made a plan fail: for a while the user is looked
-// up before each of them, whatever Cache says.
+// Suspect says that a command of a user made a plan fail: for a while the user is looked up
+// before each command, even if Cache was called.
 func (a *Admission) Suspect(user, chat string) {
 	s := a.shard(user)
 	s.mu.Lock()
@@ -202,7 +202,7 @@ func (a *Admission) Evict(user, chat string) {
 	s, p := a.shard(user), pair{user, chat}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.find(p).IsZero() { // who is suspect stays suspect
+	if s.find(p).IsZero() { // a suspect user stays suspect
 		delete(s.recent, p)
 		delete(s.older, p)
 	}

@@ -1,10 +1,10 @@
 // Package command is the vocabulary that package chat and its parts share: what
 // callers ask for, how a repeated request is recognized, and why one is refused.
 //
-// Each command checks its own content, in its Check or Message method, and nothing
-// else checks it again. The package does not own who may do what, which depends on
-// the chat (package plan), nor how a command is carried out (package chat). Everything
-// here is a value; functions may be called from many goroutines.
+// Each command checks its own content, in its Check or Message method, and nothing else
+// checks it again. The package does not own permissions, which depend on the chat (package
+// plan), nor how a command is carried out (package chat). Everything here is a value;
+// functions may be called from many goroutines.
 package command
 
 import (

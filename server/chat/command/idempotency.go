@@ -13,9 +13,9 @@ import (
 // CondRequest names the condition that a request was not carried out before.
 const CondRequest = "request"
 
-// HashBytes is the size of a hash in bytes: only the user who chose a key can look for
-// another content with its hash, and deceives nobody else. Rows of earlier versions have
-// twice that, and begin with the same.
+// HashBytes is the size of a hash in bytes. It is enough because only the user who chose a
+// key can search for another content with its hash, and deceives no other user by that.
+// Rows of earlier versions have twice that many bytes, and start with the same ones.
 const HashBytes = 16
 
 // Idempotency makes a request safe to repeat; without a Key it is not.

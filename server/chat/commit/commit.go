@@ -55,15 +55,14 @@ func New(cfg Config) *Committer { return &Committer{cfg} }
 //
 //   - Success: committed, now, or before on a store that knows the token. It
 //     cannot be twice: each plan compares the head's version and raises it.
-//   - A failed condition: the first attempt was committed, or never can be. If the
-//     head is past the plan's base, the base never returns. If the head still is
-//     the base, another condition failed, on a row that changes only with this
-//     chat's head (memberships, users' rows, pending, requests) or is never taken
-//     back while an attempt can be under way (index of direct chats, requests).
-//     The numbers of users' chats, block lists and what people allow are neither: what
-//     failed on them alone stays open.
-//     Which of the two it is, the change log says: the event at the plan's first
-//     version is the plan's own or another's, by its random id, and stays.
+//   - A failed condition: the first attempt was committed, or never can be. If the head is
+//     past the plan's base, the base never returns. If the head still is the base, another
+//     condition failed, on a row that changes only with this chat's head (memberships,
+//     users' rows, pending, requests) or is never taken back while an attempt can be under
+//     way (index of direct chats, requests). The numbers of users' chats, block lists and
+//     what people allow are neither: a plan that failed on them alone stays open. Which of
+//     the two it is, the change log says: the event at the plan's first version is the
+//     plan's own or another's, by its random id, and stays.
 //   - Conflict, throttling, unavailability: nothing about the first attempt.
 //
 // This finds out the same as reading the request's row and then the head, but holds

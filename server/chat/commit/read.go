@@ -92,8 +92,8 @@ func (c *Committer) Replay(ctx context.Context, i command.Idempotency) (*table.R
 	return done, c.Durable(ctx, err)
 }
 
-// Durable waits until what was read is on disk, and returns answer then: what an
-// answer saw must not disappear in a crash.
+// Durable waits until the rows that were read are on disk, and returns answer then: rows
+// behind an answer must not disappear in a crash.
 func (c *Committer) Durable(ctx context.Context, answer error) error {
 	call, cancel := context.WithTimeout(ctx, store.CallTimeout)
 	defer cancel()

@@ -16,11 +16,11 @@ const (
 )
 
 // A chat that always has something to send would keep its head to itself: this process
-// knows a new head as soon as it has made it, another one only when its own plan failed
-// on it, and by then the next one is on its way. So after a quantum of consecutive plans
-// the chat pauses for as long as two plans take, in which another process gets its own
-// in: whoever loses makes so many attempts at once that one falls into a pause. What
-// waits here meanwhile shares the next plan.
+// knows a new head as soon as it has made it, another one only when its own plan failed on
+// it, and by then the next one is on its way. So after a quantum of consecutive plans the
+// chat pauses for as long as two plans take, in which another process commits its own plan.
+// The process that loses makes enough attempts without a wait that one falls into a pause.
+// The commands that wait here meanwhile share the next plan.
 const (
 	quantum  = 8
 	attempts = quantum + 4 // without a wait

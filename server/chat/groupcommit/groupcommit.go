@@ -1,13 +1,13 @@
 // Package groupcommit carries out together what callers ask for at about the same time.
 //
-// A lane has no goroutine. Whoever comes to an idle lane runs at once, alone and on its own
-// goroutine; what comes meanwhile waits, and then runs as one group on the goroutine of the
-// first that waits. So nobody waits for company, and the busier the store is, the more
-// share a transaction.
+// A lane has no goroutine. A caller that comes to an idle lane runs at once, alone and on
+// its own goroutine. Calls that come meanwhile wait, and then run as one group on the
+// goroutine of the first that waits. So no caller waits for others to join its group, and
+// the busier the store is, the more calls share a transaction.
 //
 // A caller whose context ends leaves the lane, and passes the lead on if it has just got
-// it. What is in a group already runs to its end: the caller gets the context's error and
-// the outcome is lost for it.
+// it. A group that runs continues to its end: the caller gets the context's error and the
+// outcome is lost for it.
 //
 // The package does not own what a group does, nor what its members have to do with each
 // other.
@@ -39,7 +39,7 @@ type Config[T any] struct {
 	Waiting int
 }
 
-// Lanes run groups: one at a time in each lane. A lane that nobody is in takes no memory.
+// Lanes run groups: one at a time in each lane. A lane without callers takes no memory.
 type Lanes[T any] struct {
 	cfg   Config[T]
 	mu    sync.Mutex
@@ -154,13 +154,13 @@ func (ls *Lanes[T]) run(ctx context.Context, name string, l *lane[T], group []T,
 	defer ls.mu.Unlock()
 	for _, w := range others {
 		w.state = done
-		w.wake <- struct{}{} // never blocks: who is in a group was not woken
+		w.wake <- struct{}{} // never blocks: a caller in a group was not woken
 	}
 	ls.handOver(name, l)
 }
 
-// handOver gives the lead to the first who waits, or ends the lane. Callers hold the mutex
-// and have the lead.
+// handOver gives the lead to the first waiter, or ends the lane. Callers hold the mutex and
+// have the lead.
 func (ls *Lanes[T]) handOver(name string, l *lane[T]) {
 	if len(l.waiting) == 0 {
 		delete(ls.lanes, name)
@@ -168,5 +168,5 @@ func (ls *Lanes[T]) handOver(name string, l *lane[T]) {
 	}
 	w := l.waiting[0]
 	w.state = leading
-	w.wake <- struct{}{} // never blocks: who waits was not woken
+	w.wake <- struct{}{} // never blocks: a waiter was not woken
 }

@@ -32,7 +32,7 @@ func (p Planner) builder(base table.Head, at int64, cause event.Cause, writes, e
 		},
 		planner: p, cause: cause, time: timestamppb.New(time.UnixMilli(at)),
 	}
-	// Whoever keeps a commit's events must not keep the builder with its writes.
+	// A caller that keeps a commit's events must not keep the builder with its writes.
 	b.Events, b.Payloads = make([]event.Event, 0, max(1, events)), make([][]byte, 0, max(1, events))
 	b.Head.ChangedAt = at
 	if base.Version == 0 {
@@ -150,8 +150,8 @@ type newMember struct {
 	role    table.Role
 	history table.History
 	// pending says that the user was pending since the group's creation. The group was
-	// theirs from the moment in which its creation was answered, so their membership
-	// begins with the group's: what was sent since then is for them.
+	// theirs from the moment in which its creation was answered, so their membership begins
+	// with the group's: messages sent since then are for them.
 	pending bool
 	// peer is the other person of a direct chat.
 	peer string

@@ -16,10 +16,10 @@ const MaxChunk = min(25, (store.MaxPlanWrites-4)/4)
 
 // Direct makes the plan of a direct chat, complete in one.
 //
-// Version 1 is ChatCreated, which makes the creator a member, as in a group;
-// version 2 is a MembershipChanged of the other person. So every membership but a
-// creator's begins with the same event, and whoever routes by it, such as the
-// person's open streams, needs no other rule for direct chats.
+// Version 1 is ChatCreated, which makes the creator a member, as in a group; version 2 is a
+// MembershipChanged of the other person. So every membership but a creator's starts with
+// the same event. Code that routes by it, such as for the person's open streams, needs no
+// other rule for direct chats.
 func (p Planner) Direct(chatID string, c command.CreateDirect, at int64) (*Plan, error) {
 	row := table.Chat{
 		ChatID: chatID, Type: table.Direct, CreatedBy: c.Caller, History: c.History,
@@ -76,12 +76,12 @@ func (b *builder) create(c table.Chat, role table.Role, members []string) {
 	})
 }
 
-// Chunk makes the plan that moves up to size pending members to membership, each
-// with an event. The pending row must be as it was read: somebody removed
-// meanwhile is never resurrected, and nobody is added twice. The member count
-// stays, because pending members count already. Whether they can be in one more chat
-// was checked when the group was created, and is not checked again: a group that was
-// announced with them must not get stuck.
+// Chunk makes the plan that moves up to size pending members to membership, each with an
+// event. The pending row must be as it was read: a member removed meanwhile is never
+// resurrected, and no member is added twice. The member count stays, because pending
+// members count already. Whether they can be in one more chat was checked when the group
+// was created, and is not checked again: a group that was announced with them must not get
+// stuck.
 func (p Planner) Chunk(s *State, size int, at int64) (*Plan, error) {
 	list := s.Pending
 	n := min(size, len(list.Members))
@@ -96,7 +96,7 @@ func (p Planner) Chunk(s *State, size int, at int64) (*Plan, error) {
 }
 
 // CreationCause is the cause of the command that created a group, by the list of its pending
-// members: what completes the group, in whichever process, belongs to that command.
+// members: the plans that complete the group, in any process, belong to that command.
 func CreationCause(p *table.Pending) event.Cause {
 	return event.Cause{Actor: p.CreatedBy, Trace: p.Trace, Correlation: p.Correlation, Causation: p.Causation,
 		Service: p.ServiceID}

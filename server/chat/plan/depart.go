@@ -8,8 +8,8 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// mayDepart decides on the departure of a deleted account. An owner has a successor: no
-// group is without somebody who can manage it.
+// mayDepart decides on the departure of a deleted account. An owner has a successor, so
+// that every group has a member who can manage it.
 func (s *State) mayDepart() error {
 	if err := s.mayChange(command.DirectChatMembersAreFixed); err != nil {
 		return err

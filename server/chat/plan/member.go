@@ -7,8 +7,8 @@ import (
 	"github.com/parley-chat/parley/server/store/table/people"
 )
 
-// Changes of a member's own row of a chat concern nobody else and do not pass the
-// chat's head.
+// Changes of a member's own row of a chat affect no other member and do not pass the chat's
+// head.
 
 // ApplySettings returns the row after a change of the member's settings.
 func ApplySettings(c command.MemberSettings, row table.UserChat, at int64) table.UserChat {
@@ -66,8 +66,8 @@ func TellRead(row table.UserChat, sequence, at int64) (table.UserChat, store.Wri
 	return raise(row, at, CondPeer, cond, table.AttrPeerReadSequence, sequence)
 }
 
-// TellReadAnyhow is TellRead in whatever state the row is, which belongs to the other person
-// than the reader.
+// TellReadAnyhow is TellRead for any state of the row, which belongs to the other person,
+// not to the reader.
 func TellReadAnyhow(reader table.UserChat, sequence, at int64) store.Write {
 	row := table.UserChat{UserID: reader.Peer, ChatID: reader.ChatID}
 	_, w := raise(row, at, CondPeer, table.IsMember(), table.AttrPeerReadSequence, sequence)

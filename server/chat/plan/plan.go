@@ -2,16 +2,16 @@
 // loaded rows of the chat they decide whether it is allowed, and make the plan for
 // the store with the events that it commits.
 //
-// It owns who may do what, which rows and conditions a change needs, and what a
-// failed condition means. It does not own the commands (package command), reading,
-// retries and queues (packages chat, commit and queue), timestamps (package timestamp),
-// or the layout of rows (package table). Nothing here does I/O; functions may be
-// called from many goroutines, a Plan is not changed once it is made.
+// It owns permissions, the rows and conditions that a change needs, and the meaning of a
+// failed condition. It does not own the commands (package command), reading, retries and
+// queues (packages chat, commit and queue), timestamps (package timestamp), or the layout
+// of rows (package table). Nothing here does I/O; functions may be called from many
+// goroutines, a Plan is not changed once it is made.
 //
-// What a plan was made from may be stale: every fact it stands on is a condition
-// of the plan, so a stale plan fails as a whole and the failed conditions bring
-// the present rows. They are read in the order idempotency, membership, head,
-// which is their order in the plan.
+// The facts from which a plan was made may be stale: every one of them is a condition of
+// the plan, so a stale plan fails as a whole and the failed conditions bring the present
+// rows. They are read in the order idempotency, membership, head, which is their order in
+// the plan.
 package plan
 
 import (
@@ -30,7 +30,7 @@ import (
 // Limits of chats.
 const (
 	Members    = 100    // of a group, pending members included, unless the configuration says otherwise
-	MaxMembers = 1000   // of a group, whatever the configuration says
+	MaxMembers = 1000   // of a group, regardless of the configuration
 	MaxChats   = 10_000 // of a user, unless the configuration says otherwise
 )
 

@@ -69,8 +69,9 @@ func (s *State) mayAdd(c command.Change, maxMembers int64) error {
 	return nil
 }
 
-// NeedsInvitation reports whether somebody is not added to a group without being asked.
-// shares says whether that person shares a chat with who adds; it is called if it matters.
+// NeedsInvitation reports whether a user can be added to a group only by an invitation.
+// shares says whether the user shares a chat with the caller that adds; it is called if it
+// matters.
 func NeedsInvitation(a people.Access, shares func() bool) bool {
 	return a.WhoAdds == people.Nobody || a.WhoAdds == people.SharedChat && !shares()
 }

@@ -16,7 +16,7 @@ type State struct {
 	Chat         *table.Chat       // nil: no such chat
 	Caller       *table.Membership // nil: not a member
 	Target       *table.Membership // nil: not a member
-	Pending      *table.Pending    // nil: nobody is pending
+	Pending      *table.Pending    // nil: no member is pending
 	TargetExists bool              // as a user
 	TargetUser   table.User        // the target's row
 	TargetAccess people.Access     // what that row says about what others may do
@@ -61,9 +61,9 @@ func ReadState(c command.Change, head table.Head, items []store.Item) (*State, *
 	return s, done, err
 }
 
-// ApplyConflict replaces the stale rows by the present ones, from failed conditions. The
-// state then is that of the moment in which the plan failed in all that a decision
-// needs: what a plan has no condition on cannot have changed (users stay, and nobody
+// ApplyConflict replaces the stale rows by the present ones, from failed conditions. In all
+// that a decision needs, the state then is that of the moment in which the plan failed:
+// rows that the plan has no condition on cannot have changed (users stay, and no member
 // becomes pending). So what is decided next is exact, without another read. It reports
 // false if no row of the state failed.
 func (s *State) ApplyConflict(c command.Change, failed *store.ConditionError) bool {

@@ -25,9 +25,10 @@ func (p Planner) update(s *State, c command.Change, at int64) (*Plan, table.Chat
 	return made, row, err
 }
 
-// CorrectCount makes the plan that sets a group's member count to what was counted at
-// the state's head, when nobody was pending. Everything it stands on is a
-// condition: the count is as it was observed, the head too, nobody is pending.
+// CorrectCount makes the plan that sets a group's member count to the number of members
+// counted at the state's head, while no member was pending. Conditions check everything
+// that it relies on: the count and the head are as they were observed, and no member is
+// pending.
 func (p Planner) CorrectCount(s *State, counted, at int64) (*Plan, error) {
 	b := p.builder(s.Head, at, event.Cause{Actor: Reconciler}, 5, 1)
 	row := *s.Chat

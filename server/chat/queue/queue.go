@@ -1,17 +1,17 @@
 // Package queue is the queue of each chat: what the members of a chat do in it is done one
 // after the other, and sends that gather meanwhile share a plan.
 //
-// A queue has no goroutine. Whoever submits a command to an idle chat
-// becomes its leader and runs the command on its own goroutine; what is submitted
-// meanwhile waits. When its command is done the leader passes the lead to the
-// waiter in front, which first takes what can share a plan with its own command.
-// So a command runs as soon as the chat is free, nobody waits for company, and a
-// caller that is alone sees no other goroutine.
+// A queue has no goroutine. A caller that submits a command to an idle chat becomes its
+// leader and runs the command on its own goroutine; commands submitted meanwhile wait. When
+// its command is done the leader passes the lead to the waiter in front, which first takes
+// the commands that can share a plan with its own. So a command runs as soon as the chat is
+// free, no caller waits for others to join its plan, and a caller that is alone sees no
+// other goroutine.
 //
-// Who waits for whom: users have their turns one after the other, with one command each,
-// and plans of sends alternate with other commands. So whoever asks for much waits for
-// it, and others for one plan of each kind at most. Users who are not members must be
-// refused before they come here.
+// Fairness: users have their turns one after the other, with one command each, and plans of
+// sends alternate with other commands. So a user with many commands waits for them, and
+// others wait for one plan of each kind at most. Users who are not members must be refused
+// before they reach the queue.
 //
 // A caller whose context ends leaves the queue, and passes the lead on if it has just
 // got it. A send that is in another's plan already runs to its end: the caller
@@ -19,8 +19,8 @@
 // has an outcome, or when it would wait for a retry; then the others of its group
 // return to the front of the queue.
 //
-// The package does not own what commands do (package chat), nor who may submit them
-// (package admit).
+// The package does not own the effects of commands (package chat) or the permission to
+// submit them (package admit).
 //
 // # Concurrency
 //
@@ -165,7 +165,7 @@ func (s *Queues) shard(chatID string) *shard {
 	return &s.shards[maphash.String(shardSeed, chatID)%shards]
 }
 
-// Submit runs a command in its chat's queue and returns its outcome; what was sent is
+// Submit runs a command in its chat's queue and returns its outcome; the sent message is
 // empty unless the command is a send.
 func (s *Queues) Submit(ctx context.Context, chatID string, c *Command) (command.Sent, error) {
 	if err := ctx.Err(); err != nil {

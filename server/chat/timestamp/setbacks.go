@@ -9,9 +9,9 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Setbacks is what the store knows of stamps that went back by more than MaxLead, because
-// a clock was wrong for a while. Who knows all changes up to a time not before From, by
-// stamps from before the last setback, may miss changes with earlier stamps.
+// Setbacks is what the store knows of stamps that went back by more than MaxLead, because a
+// clock was wrong for a while. A reader that knows all changes up to a time not before
+// From, by stamps from before the last setback, may miss changes with earlier stamps.
 type Setbacks struct {
 	Count int64 // how often stamps went back
 	From  int64 // unix ms: the earliest time that they went back to
@@ -97,11 +97,11 @@ func (c *Clock) Setbacks(ctx context.Context) (Setbacks, error) {
 	return c.row.back, nil
 }
 
-// Begin returns where reads that follow begin. Whoever gets the time may rely on having
-// every change that is stamped before it, just as if the time were a stamp. So later
+// Begin returns where reads that follow begin. A caller that gets the time may rely on
+// having every change that is stamped before it, just as if the time were a stamp. So later
 // stamps of this process are not before it, and the row covers it: if the clock turns out
-// to have been ahead, every process sees the setback, although no command ran meanwhile.
-// A time that the row does not cover, because it could not be written, is not given out.
+// to have been ahead, every process sees the setback, although no command ran meanwhile. A
+// time that the row does not cover, because it could not be written, is not given out.
 // Errors: the store's.
 func (c *Clock) Begin(ctx context.Context) (Start, error) {
 	at := c.now()

@@ -1,8 +1,8 @@
 // Package timestamp gives the times of changes.
 //
-// It owns the process's last stamp and its row in table meta; what a stamp is for, and
-// that none goes back within a chat, is the business of package chat. A Clock may be used
-// by many goroutines.
+// It owns the process's last stamp and its row in table meta; package chat owns the use of
+// a stamp, and the rule that none goes back within a chat. A Clock may be used by many
+// goroutines.
 package timestamp
 
 import (
@@ -19,10 +19,10 @@ import (
 // every is how often the last stamp is written down.
 const every = 10 * time.Second
 
-// MaxLead is by how much a stamp may be ahead of this process's clock. What is stored
-// with a later time was stamped while a clock was wrong: it counts no more, so that one
-// jump of a clock does not date a chat, or the store, for as long as the jump was wide.
-// It is far above the 20 s from which on a process with a wrong clock is not ready.
+// MaxLead is by how much a stamp may be ahead of this process's clock. A row with a later
+// time was stamped while a clock was wrong: it counts no more, so that one jump of a clock
+// does not date a chat, or the store, for as long as the jump was wide. It is far above the
+// 20 s from which on a process with a wrong clock is not ready.
 const MaxLead = 5 * time.Minute
 
 // Clock gives stamps, in unix ms, that never go back by less than MaxLead: neither in

@@ -19,7 +19,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// MaxDeparted bounds how many users are remembered who left a chat.
+// MaxDeparted bounds how many users who left a chat are remembered.
 const MaxDeparted = 10_000
 
 // Chat is a chat after the events that were applied.
@@ -81,10 +81,9 @@ func (c *Chat) Apply(e event.Event) error {
 	return nil
 }
 
-// Skip continues behind events that are lost, of which the last one left the chat with these versions. It
-// returns how many of them were no messages: what those did to the chat and its members is not known, so
-// that only Head is right afterwards. Errors say why there cannot be such events; the chat is as it was
-// then.
+// Skip continues behind events that are lost, of which the last one left the chat with these versions. It returns how
+// many of them were no messages: their effects on the chat and its members are not known, so that only Head is right
+// afterwards. Errors say why there cannot be such events; the chat is as it was then.
 func (c *Chat) Skip(version, membership int64) (changes int64, err error) {
 	lost := version - c.Head.Version
 	changes = membership - c.Head.MembershipVersion
@@ -197,7 +196,7 @@ func roleOf(r eventv1.MemberRole) table.Role {
 	}
 }
 
-// PendingRow is the row of those who are on their way in, if there are any.
+// PendingRow is the row of the pending members, if there are any.
 func (c *Chat) PendingRow() (row table.Pending, ok bool) {
 	row = c.pending
 	row.Members = c.Pending

@@ -1,12 +1,12 @@
-// Package conformance has the scenarios that a client in any language must pass: what its
-// state machine is given, which calls it must want, and what it must show.
+// Package conformance has the scenarios that a client in any language must pass: the inputs
+// of its state machine, the calls that it must request, and the content that it must show.
 //
-// A [Scenario] is JSON. Frames, requests and answers in it are in protobuf's JSON mapping,
-// so that a test in another language needs its protobuf library and a clock that it sets by
-// hand. [Play] has the reference machine of package device pass one; a [Recorder] makes one
-// of whatever a machine goes through: the explorer of delivery records devices of its worlds,
-// and scripts bring about what no world has. The set lies in testdata, one
-// scenario a line; server/docs/write-a-client.md explains it.
+// A [Scenario] is JSON. Frames, requests and answers in it are in protobuf's JSON mapping, so
+// that a test in another language needs its protobuf library and a clock that it sets itself.
+// [Play] runs one on the reference machine of package device. A [Recorder] makes one from the
+// inputs and outputs of a machine: the explorer of delivery records devices of its worlds,
+// and scripts produce the cases that no world has. The set lies in testdata, one scenario a
+// line; server/docs/write-a-client.md explains it.
 //
 // The package owns the format. It owns no rule of a client.
 //

@@ -38,8 +38,8 @@ func Record(m *device.Machine, s *Scenario, clock func() time.Time) *Recorder {
 		calls: map[int64]int64{}}
 }
 
-// Restart has the recorder continue with the machine that the device's storage made. What was
-// not taken from the one before is lost.
+// Restart has the recorder continue with the machine that the device's storage made. Input
+// that was not taken from the one before is lost.
 func (r *Recorder) Restart(m *device.Machine) *Recorder {
 	next := Record(m, r.scenario, r.clock)
 	next.do, next.made, next.chats, next.outbox = []Input{{Do: "restart"}}, r.made, r.chats, r.outbox

@@ -23,8 +23,8 @@ func newShown() *shown {
 	return &shown{map[string]json.RawMessage{}, map[int64]json.RawMessage{}}
 }
 
-// eyes look at a machine, and remember what they have seen: what a machine shows is never
-// changed, only replaced.
+// eyes look at a machine, and remember what they have seen: the values that a machine shows
+// are never changed, only replaced.
 type eyes map[proto.Message]json.RawMessage
 
 func (e eyes) encode(p proto.Message) json.RawMessage {

@@ -89,7 +89,7 @@ func (c *chat) follow(after, version int64, b body) {
 func (c *chat) apply(b body) {
 	switch {
 	case b.message != nil:
-		if b.message.GetSenderId() == c.m.cfg.UserID { // whoever sends has read up to there
+		if b.message.GetSenderId() == c.m.cfg.UserID { // the sender has read up to there
 			c.read(b.message.GetSequence())
 		}
 		if c.Loaded && b.message.GetSequence() >= c.First {

@@ -9,9 +9,9 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 )
 
-// chat is one chat of the user. What it shows in the list is known at KnownAt;
-// if it is loaded, its messages are known at Version. Both advance with frames
-// that follow on them, and with reads where something is missing.
+// chat is one chat of the user. Its overview in the list is known at KnownAt; if it is
+// loaded, its messages are known at Version. Both advance with frames that follow on them,
+// and with reads where something is missing.
 type chat struct {
 	Record
 	m        *Machine
@@ -116,7 +116,7 @@ func (m *Machine) overview(ov *chatv1.ChatOverview, listed bool) {
 	case !c.Loaded:
 		c.KnownAt = max(c.KnownAt, version)
 	case version >= c.Base:
-		// What was applied since Base is in Chat and Head already.
+		// Changes that were applied since Base are in Chat and Head already.
 		c.KnownAt = max(c.KnownAt, version, c.Version)
 	}
 	c.changed()
@@ -138,9 +138,9 @@ func (c *chat) metadata(chat *chatv1.Chat) {
 	}
 }
 
-// state applies a copy of the user's own state. Copies arrive in any order: marks
-// only ever go up, the rest is that of the highest revision. Servers that do not count
-// revisions send 0; what they say is taken as it comes.
+// state applies a copy of the user's own state. Copies arrive in any order: marks only ever
+// go up, the rest is that of the highest revision. Servers that do not count revisions send
+// 0; their values are taken in the order of arrival.
 func (c *chat) state(s *chatv1.MemberState) {
 	if s == nil {
 		return

@@ -34,7 +34,7 @@ func (m *Machine) reach(asked, generation string, commit int64) bool {
 		commit = max(commit, s.Commit)
 	case asked != s.history():
 		return false
-	case m.unnamed: // what is there may be of another history
+	case m.unnamed: // the stored messages may be of another history
 		m.unnamed = false
 		m.generation(generation)
 		return false
@@ -60,8 +60,8 @@ func (m *Machine) refused(asked string, why *Failure) {
 }
 
 // generation drops what belongs to another generation of the store, of a server that does not
-// compare histories. Answers about one chat do not name theirs there: what came before the first
-// that does counts as another's.
+// compare histories. Answers about one chat do not name theirs there: those before the first
+// that does count as another's.
 func (m *Machine) generation(g string) {
 	m.unnamed = m.unnamed && g == ""
 	if g == "" || g == m.session.Generation {

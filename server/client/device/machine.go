@@ -1,12 +1,11 @@
-// Package device holds the rules of a client: it keeps one device's copy of a
-// user's chats equal to the store, whatever happens to its connections.
+// Package device holds the rules of a client: it keeps one device's copy of a user's chats
+// equal to the store, even if its connections fail.
 //
-// A [Machine] decides which frame is applied and which only shows that there is
-// something newer, what is requested, when a token is stored, what the end of a
-// stream means, when a message is sent again. It has no goroutine, no connection,
-// no disk and no clock of its own, so that it can be stepped through every order
-// of events. Package client runs it over real connections; whoever builds a
-// client in another language ports the Machine.
+// A [Machine] decides which frame is applied and which only shows that there is something
+// newer, what is requested, when a token is stored, what the end of a stream means, when a
+// message is sent again. It has no goroutine, no connection, no disk and no clock of its
+// own, so that it can be stepped through every order of events. Package client runs it over
+// real connections; the author of a client in another language ports the Machine.
 //
 // The package owns what a device stores ([Record], [Storage]) and requests
 // ([Call]). It does not own how calls are made or what is shown.
@@ -14,12 +13,12 @@
 // # Files
 //
 // machine.go has the Machine and what the app does with it, call.go the calls that it
-// makes, plan.go decides which. Their answers go through results.go, frames and ends of
-// the stream through stream.go. chat.go is one chat as it stands in the list, change.go
-// applies what changed, content.go the messages and members of a chat that is open,
-// membership.go decides whether the user is in it, outbox.go sends, marks.go tells what
-// was read. They are one package because each input may change all of them, and whoever
-// ports the Machine ports it whole.
+// makes, plan.go decides which. Their answers go through results.go, frames and ends of the
+// stream through stream.go. chat.go is one chat as it stands in the list, change.go applies
+// what changed, content.go the messages and members of a chat that is open, membership.go
+// decides whether the user is in it, outbox.go sends, marks.go reports what was read. They
+// are one package because each input may change all of them, and a port of the Machine must
+// be complete.
 //
 // # Concurrency
 //

@@ -27,8 +27,8 @@ type Session struct {
 	Commit     int64
 }
 
-// Record is what a device keeps of one chat besides its messages. What it points
-// to is never changed, only replaced, so that a copy of a Record is a snapshot.
+// Record is what a device keeps of one chat besides its messages. The values that it points
+// to are never changed, only replaced, so that a copy of a Record is a snapshot.
 type Record struct {
 	ChatID  string
 	Chat    *chatv1.Chat        // nil until it was read

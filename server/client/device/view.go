@@ -7,14 +7,14 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 )
 
-// View is a chat as the device knows it. What it points to must not be changed.
+// View is a chat as the device knows it. The values that it points to must not be changed.
 type View struct {
 	Record
 	// Unread is the number of messages that the user has not read.
 	Unread int64
 	// PeerRead is the sequence up to which the other person of a direct chat has read, as
-	// far as it is known; 0 in groups. It goes for the messages that are here: what was
-	// read of older ones only is not looked for.
+	// far as it is known; 0 in groups. It goes for the messages that are here: read
+	// positions among older ones are not searched.
 	PeerRead int64
 	// Messages are complete from Record.First on, in order of sequence.
 	Messages []*messagev1.Message
@@ -47,8 +47,8 @@ func (m *Machine) View(chatID string) (View, bool) {
 	return v, true
 }
 
-// peerRead is how far the other person of a direct chat has read, by the server's word and
-// by that person's messages: whoever sends has read everything before.
+// peerRead is how far the other person of a direct chat has read, as reported by the server
+// and by that person's messages: a sender has read everything before.
 func (c *chat) peerRead() int64 {
 	if c.Chat.GetType() != chatv1.ChatType_CHAT_TYPE_DIRECT {
 		return 0

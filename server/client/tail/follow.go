@@ -91,8 +91,8 @@ func (t *Tail) stream(ctx context.Context) error {
 	return stream.Err()
 }
 
-// frame handles one frame of the stream. What a frame shows to be missing is read before
-// the next one, so that a token stands for all that came before it.
+// frame handles one frame of the stream. Changes that a frame shows to be missing are read
+// before the next frame, so that a token stands for all that came before it.
 func (t *Tail) frame(ctx context.Context, f *deliveryv1.Frame) error {
 	id := f.GetChatId()
 	switch b := f.GetBody().(type) {
@@ -249,8 +249,8 @@ func (t *Tail) generation(g string) error {
 	return nil
 }
 
-// startOver drops all versions: the store is not the one that they are of. What came
-// between cannot be told apart from what existed before.
+// startOver drops all versions: the store is not the one that they are of. Changes between
+// the two stores cannot be distinguished from earlier ones.
 func (t *Tail) startOver(generation string) error {
 	t.at = Position{Generation: generation, Chats: map[string]Mark{}}
 	t.begun, t.all = false, false

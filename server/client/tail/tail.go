@@ -1,15 +1,15 @@
-// Package tail follows a user's stream: every change of the user's chats, each once and
-// in order of the chat's versions, whatever becomes of connections and servers.
+// Package tail follows a user's stream: every change of the user's chats, each once and in
+// order of the chat's versions, even if connections and servers fail.
 //
 // It keeps no messages, only how far each chat was shown ([Position]), so that it may run
-// for as long as it likes; who wants a copy of the chats uses package client. It owns when
-// the stream is opened again and where its gaps are filled from. What becomes of the
-// changes is its users' business.
+// for any time; a program that wants a copy of the chats uses package client. It owns when
+// the stream is opened again and where its gaps are filled from. Its callers own the use of
+// the changes.
 //
 // # Guarantees
 //
-// A stream's token is taken over only after all that came before it was shown, and what
-// was shown is remembered by the version of its chat. So a cut repeats nothing and leaves
+// A stream's token is taken over only after all that came before it was shown, and shown
+// changes are remembered by the version of their chat. So a cut repeats nothing and leaves
 // nothing out, other than what the server has dropped from a chat's log of changes: then a
 // reset is shown, and after it the messages, which are never dropped.
 //
@@ -193,7 +193,7 @@ func (t *Tail) after(ctx context.Context, err error) (time.Duration, error) {
 	switch {
 	case errors.Is(err, errStartOver):
 		return pause, nil
-	case reason(err) == reasonHistory: // what was shown is there no more
+	case reason(err) == reasonHistory: // the shown messages no longer exist
 		if err := t.startOver(""); !errors.Is(err, errStartOver) {
 			return 0, err
 		}

@@ -80,10 +80,10 @@ type ConsumerConfig struct {
 	// CancelOnStop ends the subscription at the end of Run if this was its last member.
 	CancelOnStop bool
 
-	// OnRestore, if given, is called when the server was put back to an earlier copy of its data: what
-	// was handled may be gone, and the group is where it was then. No handler runs meanwhile, and none
-	// gets a message of the other history before it has returned nil; after an error it is called again. It
-	// may move the group ([Client.Subscriptions]) to have its messages handled once more.
+	// OnRestore, if given, is called when the server was put back to an earlier copy of its data: handled messages may
+	// be gone, and the group is at its position of that copy. No handler runs meanwhile, and none gets a message of the
+	// other history before it has returned nil; after an error it is called again. It may move the group
+	// ([Client.Subscriptions]) to have its messages handled once more.
 	OnRestore func(ctx context.Context) error
 
 	Log *slog.Logger // of what goes wrong and is tried again; none by default
@@ -178,7 +178,7 @@ func (c *Consumer) heartbeat(ctx context.Context) error {
 	return nil
 }
 
-// detach ends a session, so that what was not handled goes to others at once.
+// detach ends a session, so that unhandled messages go to others at once.
 func (c *Consumer) detach(ctx context.Context, session string) error {
 	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
 	defer cancel()

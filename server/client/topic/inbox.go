@@ -33,8 +33,8 @@ type item struct {
 	lane    *lane
 	state   state
 	failure *failure
-	// owned: the session that there is now has its lease. What is not is remembered until
-	// forget, in case that it comes again.
+	// owned: the session that there is now has its lease. A message without the lease is
+	// remembered until forget, in case that it comes again.
 	owned  bool
 	forget time.Time
 	cancel context.CancelCauseFunc // of a handler that runs
@@ -110,7 +110,7 @@ func (b *inbox) add(d *topicv1.Delivery) {
 		case it.moves == d.GetMoves():
 			b.again(it, attempt)
 			continue
-		default: // the subscription was moved: who did that wants it handled again
+		default: // the subscription was moved: the caller that moved it wants it handled again
 			it.owned = false
 		}
 		b.enqueue(&item{place: at, message: m, attempt: attempt, moves: d.GetMoves(), owned: true})
@@ -200,8 +200,8 @@ func (b *inbox) release(batch []*item) {
 	}
 }
 
-// disown takes that the session has ended: what waits will come again, here or elsewhere.
-// What runs or was handled is remembered until forget.
+// disown takes that the session has ended: waiting messages will come again, here or
+// elsewhere. Messages that run or were handled are remembered until forget.
 func (b *inbox) disown(forget time.Time) {
 	for _, it := range b.items {
 		if it.open = 0; it.owned {
@@ -214,7 +214,7 @@ func (b *inbox) disown(forget time.Time) {
 	b.settled = nil
 }
 
-// lose takes that the lease of a message has ended: somebody else may have it.
+// lose records that the lease of a message has ended: another member may have it.
 func (b *inbox) lose(at place, cause error) {
 	it := b.items[at]
 	if it == nil {

@@ -112,7 +112,7 @@ func (p *Publisher) Publish(ctx context.Context, messages ...*Message) ([]*Resul
 	}
 	results := make([]*Result, len(messages))
 	var refused error
-	for range messages { // after an error, too: what is still under way would be stored behind the caller's back
+	for range messages { // after an error, too: messages still under way would be stored without the caller's knowledge
 		select {
 		case a := <-answers:
 			refused = cmp.Or(refused, a.err)
@@ -153,7 +153,7 @@ func (p *Publisher) Enqueue(ctx context.Context, m *Message, done func(*Result, 
 	}
 }
 
-// announce wakes those who wait for a change. The caller holds mu.
+// announce wakes the goroutines that wait for a change. The caller holds mu.
 func (p *Publisher) announce() {
 	close(p.changed)
 	p.changed = make(chan struct{})

@@ -9,8 +9,8 @@ import (
 	"github.com/parley-chat/parley/server/wait"
 )
 
-// Pauses between tries: half of it is random, so that those who fail together do not come
-// again together.
+// Pauses between tries: half of it is random, so that clients that fail together do not
+// come again together.
 const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 30 * time.Second

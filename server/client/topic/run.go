@@ -78,8 +78,9 @@ func (r *run) do(ctx context.Context) error {
 	return err
 }
 
-// leftover reports what was handled without a session to acknowledge it in. Whether an
-// acknowledgement arrived whose answer was lost nobody knows here.
+// leftover reports what was handled without a session to acknowledge it in. If the answer
+// to an acknowledgement was lost, the client does not know whether the acknowledgement
+// arrived.
 func (r *run) leftover() error {
 	n := 0
 	for _, it := range r.inbox.items {

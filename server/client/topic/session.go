@@ -48,7 +48,7 @@ func (r *run) session(ctx context.Context, again *retry) error {
 	}
 	defer s.link.close()
 	if s.client.shown.restores() != s.restores {
-		return errEnded // what is here may be of another history than the stream
+		return errEnded // the local state may be of another history than the stream
 	}
 	// From the first delivery on a handler may end ctx, and its message is still to be acknowledged.
 	if !hurry() {
@@ -108,8 +108,9 @@ func (s *session) dial(ctx context.Context) (*topicv1.Attached, error) {
 	return nil, err
 }
 
-// ask is what the member says of itself. With a limit, what is acknowledged gives no credits
-// back, so that no more comes than is to be handled, and what may come again.
+// ask is what the member says of itself. With a limit, an acknowledgement returns no
+// credits, so that no more messages come than are to be handled, and those that may come
+// again.
 func (s *session) ask() *topicv1.Attach {
 	a := s.attach()
 	if s.cfg.Limit > 0 {

@@ -9,12 +9,12 @@
 //	consumer, err := client.Consumer("orders", "billing", topic.ConsumerConfig{Handler: bill})
 //	err = consumer.Run(ctx) // until ctx ends, then finishes what it has begun
 //
-// It owns connections, retries and the order of a key's messages within a consumer. It knows
-// the server by its contracts only. What a message is, where a group begins and when a
-// message is delivered again is the server's business.
+// It owns connections, retries and the order of a key's messages within a consumer. It knows the
+// server by its contracts only. The server decides what a message is, where a group begins and when a
+// message is delivered again.
 //
-// It is one package because a program needs both ends of a topic under one name, and what is
-// apart from connections (inbox, buffer, pulse, retry) has no other user.
+// It is one package because a program needs both ends of a topic under one name, and the parts
+// without connections (inbox, buffer, pulse, retry) have no other user.
 //
 // # Guarantees
 //

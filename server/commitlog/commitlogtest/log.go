@@ -193,7 +193,7 @@ func roundTrip(t *testing.T, f *fixture) {
 	}
 }
 
-// Positions follow the order of Begin, also if nobody has waited yet.
+// order checks that positions follow the order of Begin, even before any caller has waited.
 func order(t *testing.T, f *fixture) {
 	var pending []*commitlog.Pending
 	end := int64(0)
@@ -218,7 +218,7 @@ func order(t *testing.T, f *fixture) {
 	}
 }
 
-// Times of a partition never go back, whatever the clock does.
+// times checks that the times of a partition never go back, even if the clock does.
 func times(t *testing.T, f *fixture) {
 	last := int64(0)
 	for n, step := range []time.Duration{0, 5, -3, 0, -1000, 2000} {
@@ -337,7 +337,8 @@ func oldNumbers(t *testing.T, f *fixture) {
 	}
 }
 
-// Whoever reads a batch knows for which group alone it is, whatever stands beside it.
+// addressed checks that a reader of a batch learns which single group it is for, regardless
+// of the batches beside it.
 func addressed(t *testing.T, f *fixture) {
 	var list []commitlog.Append
 	var want []commitlog.Address

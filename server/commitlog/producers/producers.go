@@ -2,8 +2,8 @@
 // publish can be repeated.
 //
 // It owns the choice of what is remembered and its encoding; it stores nothing.
-// Concurrency: a Window belongs to whoever holds the lock of its partition; a Cache may be
-// used by many goroutines.
+// Concurrency: the caller of a Window must hold the lock of its partition. A Cache is safe
+// for concurrent use.
 package producers
 
 import (

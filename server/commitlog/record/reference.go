@@ -21,8 +21,8 @@ type References struct {
 	List        []Reference
 }
 
-// What an entry has in common with the one before it. The first one is compared with the
-// zero Reference.
+// The parts that an entry has in common with the one before it. The first one is compared
+// with the zero Reference.
 const (
 	sameChat    = 1 << iota
 	nextVersion // of the same chat or not

@@ -1,30 +1,26 @@
 // Package explorer drives chats, hubs, relays and reference clients through random
 // schedules and demands that every device ends up showing what the store has.
 //
-// A schedule is one world: one to three processes on one store (each with chat
-// service, reader and hub, a clock of its own and heads of its own), users with
-// devices, and a network. Everything runs on one goroutine. Whatever reads or
-// writes the store is a coroutine that stops after every call of the store, so
-// that commits, openings of streams, reads and the hubs' work interleave at each
-// of them. The network loses, delays, repeats, merges and reorders deliveries,
-// loses requests and replies, and cuts streams; processes and devices crash; a
-// plan takes its time, and may arrive after its process has died; what is read is
-// on stable storage only later; clocks are up to 20 s off either way, and are set
-// forward and back; hours pass at once.
+// A schedule is one world: one to three processes on one store (each with chat service, reader and
+// hub, a clock of its own and heads of its own), users with devices, and a network. Everything runs
+// on one goroutine. Code that reads or writes the store is a coroutine that stops after every call of
+// the store, so that commits, openings of streams, reads and the hubs' work interleave at each of
+// them. The network loses, delays, repeats, merges and reorders deliveries, loses requests and
+// replies, and cuts streams; processes and devices crash; a plan takes its time, and may arrive after
+// its process has died; rows that were read are on stable storage only later; clocks are up to 20 s
+// off either way, and are set forward and back; hours pass at once.
 //
 // In one half of the worlds only two things are promised: a payload-free delivery of
 // every commit comes to every hub in the end, and a receipt that is lost marks the
 // hub's streams, or takes them with it.
 //
-// The other half has the spine instead, which is to keep these promises: real relays
-// bring the outbox to a log, two at a time now and then; workers read the log,
-// partitions go from one to another, offsets are committed late; processes and
-// workers tell each other over the real numbered links, by routes that run out.
-// Transactions fail with or without their records, envelopes are lost, late and
-// repeated, senders do not find for whom something is, links end and begin, relays,
-// workers and processes die, the power is lost with what the log had not synced,
-// and the store is restored from a backup in a new generation, while log, envelopes
-// and devices still have the old one.
+// The other half has the spine instead, which is to keep these promises: real relays bring the outbox
+// to a log, two at a time now and then; workers read the log, partitions go from one to another,
+// offsets are committed late; processes and workers notify each other over the real numbered links,
+// by routes that expire. Transactions fail with or without their records, envelopes are lost, late
+// and repeated, senders do not find for whom something is, links end and begin, relays, workers and
+// processes die, the power is lost with what the log had not synced, and the store is restored from a
+// backup in a new generation, while log, envelopes and devices still have the old one.
 //
 // Each world has some kinds of trouble and not others, because one kind hides what
 // another one does: a crash has all streams synchronise that a lost delivery would

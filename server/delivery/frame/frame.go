@@ -1,9 +1,9 @@
 // Package frame makes the frames of streams from events, and encodes each once for
 // all streams that get it.
 //
-// It owns the form of a frame and what an event does to a membership; it does not
-// own who gets a frame (package delivery). A Frame is immutable and safe for
-// concurrent use.
+// It owns the form of a frame and what an event does to a membership; it does not own the
+// recipients of a frame (package delivery). A Frame is immutable and safe for concurrent
+// use.
 package frame
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/parley-chat/parley/server/event"
 )
 
-// Chat stands for the id of a chat in the space of a pointer: what remembers many
-// frames shares one copy of the id.
+// Chat stands for the id of a chat in the space of a pointer: code that keeps many frames
+// shares one copy of the id.
 type Chat = unique.Handle[string]
 
 // Frame is one frame, shared by all streams that get it. It is immutable and

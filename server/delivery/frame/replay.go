@@ -16,9 +16,9 @@ type Replay struct {
 	out bool // the user is not a member at From
 }
 
-// Next returns the frame of the next event, nil if it is hidden. What happened between a
-// removal of the user and the next addition is not for the user; the removal itself
-// always is, so that the client drops what it had before.
+// Next returns the frame of the next event, nil if it is hidden. Changes between a removal
+// of the user and the next addition are not for the user; the removal itself always is, so
+// that the client drops what it had before.
 func (r *Replay) Next(e event.Event) *Frame {
 	v := e.GetMetadata().GetVersion()
 	r.From = v

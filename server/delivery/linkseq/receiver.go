@@ -22,8 +22,8 @@ type Hub interface {
 type ReceiverConfig struct {
 	Generation string // of the store; envelopes of other generations are refused
 	Hub        Hub
-	// DeadAfter is how long nothing may come from a sender before it counts as lost,
-	// with whatever it had on the way; 15 s.
+	// DeadAfter is the longest time without an envelope from a sender before it counts as
+	// lost, with all its envelopes on the way; 15 s.
 	DeadAfter time.Duration
 	// MaxSenders bounds the senders at a time; the one that sent nothing for longest
 	// counts as lost; 4,096.

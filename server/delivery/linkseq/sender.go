@@ -1,10 +1,9 @@
 // Package linkseq numbers what one process sends to another, so that the receiver
 // notices a gap.
 //
-// It owns numbers, epochs and what follows from a gap; it does not own the
-// transport (package server/link), who is where (package routing), or what a hub
-// does about a gap (package delivery). Both sides are state machines without
-// goroutine or clock.
+// It owns numbers, epochs and what follows from a gap; it does not own the transport
+// (package server/link), the routes of users (package routing), or what a hub does about a
+// gap (package delivery). Both sides are state machines without goroutine or clock.
 //
 // # Rules
 //

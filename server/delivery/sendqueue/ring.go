@@ -1,8 +1,8 @@
 package sendqueue
 
-// ring is a queue without an end: what is taken from its front makes room at its back.
-// It remembers its size while things pass through it, so that a stream at work takes no
-// memory for a frame, and returns it in the end.
+// ring is a queue without an end: an entry that is taken from its front makes room at its
+// back. It remembers its size while things pass through it, so that a stream at work takes
+// no memory for a frame, and returns it in the end.
 type ring[T any] struct {
 	items []T // a power of two
 	first int

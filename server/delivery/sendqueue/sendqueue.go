@@ -62,9 +62,9 @@ type sent struct {
 
 func (s sent) bytes() int { return int(s.size) }
 
-// Push queues a frame. full reports that there is no room; the frame is not queued
-// then, nor after the end. Whoever takes is woken by [Queue.Signal], once all frames that
-// belong together are queued: they go out in one response.
+// Push queues a frame. full reports that there is no room; the frame is not queued then,
+// nor after the end. [Queue.Signal] wakes the goroutine that takes frames, once all frames
+// that belong together are queued: they go out in one response.
 func (m *Queue) Push(f *frame.Frame) (queued, full bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -79,8 +79,8 @@ func (m *Queue) Push(f *frame.Frame) (queued, full bool) {
 }
 
 // Heartbeat queues a heartbeat, which does not count against the bounds, unless something
-// is waiting anyway. It is the sign that the stream is idle: what is kept for frames that
-// may come goes.
+// is waiting anyway. It is the sign that the stream is idle: memory that is kept for later
+// frames is released.
 func (m *Queue) Heartbeat(f *frame.Frame) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -113,7 +113,7 @@ func (m *Queue) append(f *frame.Frame) {
 	m.bytes += f.Size()
 }
 
-// Signal wakes whoever takes.
+// Signal wakes the goroutine that takes frames.
 func (m *Queue) Signal() {
 	select {
 	case m.ready <- struct{}{}:

@@ -33,7 +33,7 @@ type conn struct {
 	gone bool       // the connection is over
 
 	out      *bytes.Buffer // frames to be written; nil: none
-	writing  bool          // somebody writes
+	writing  bool          // a goroutine writes
 	control  *http2.Framer // appends to out
 	block    bytes.Buffer  // of headers
 	encoder  *hpack.Encoder
@@ -128,7 +128,7 @@ func (c *conn) answer() bool {
 	return true
 }
 
-// flushLater has somebody else write what is queued: the reader must not wait for the
+// flushLater has another goroutine write what is queued: the reader must not wait for the
 // client. The caller holds mu.
 func (c *conn) flushLater() {
 	if c.out == nil || c.writing {
@@ -173,9 +173,9 @@ func (c *conn) end() {
 	c.wake.Broadcast()
 }
 
-// flush writes what is queued, unless somebody writes already, who then writes that too.
-// What others queue meanwhile is left to a goroutine of its own: a handler must get back to
-// its stream. The caller holds mu, which is not held during writes.
+// flush writes what is queued. If another goroutine writes already, that one writes it,
+// too. Frames that others queue meanwhile are left to a new goroutine, because a handler
+// must return to its stream. The caller holds mu, which is not held during writes.
 func (c *conn) flush() {
 	if c.writing || c.out == nil {
 		return
@@ -244,7 +244,7 @@ func (c *conn) close(st *stream, why error) {
 	if st.err == nil {
 		st.err = why
 	}
-	if n := len(st.body.rest()); n > 0 { // what the handler gets is not the whole body
+	if n := len(st.body.rest()); n > 0 { // the handler does not get the whole body
 		c.giveBack(nil, int64(n))
 		st.body.data, st.body.ended = nil, false
 	}
@@ -287,7 +287,7 @@ func (c *conn) drain() {
 	c.leave()
 }
 
-// leave is drain for who holds mu.
+// leave is drain for callers that hold mu.
 func (c *conn) leave() {
 	if c.leaving {
 		return

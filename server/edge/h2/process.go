@@ -129,7 +129,7 @@ func (c *conn) data(f *http2.DataFrame) error {
 		c.giveBack(nil, size)
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	}
-	if st.body.closed { // nobody wants it
+	if st.body.closed { // no handler reads it
 		c.giveBack(nil, size)
 	} else {
 		if b := &st.body; b.at > 0 && b.at >= len(b.rest()) { // or what was read would never go

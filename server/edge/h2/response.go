@@ -48,7 +48,7 @@ func (w *response) WriteHeader(status int) {
 	if w.status != 0 {
 		return
 	}
-	if status >= 100 && status < 200 { // nobody here has any
+	if status >= 100 && status < 200 { // no handler here sends any
 		return
 	}
 	w.status = status
@@ -114,15 +114,15 @@ func (w *response) EnableFullDuplex() error { return nil }
 // finish ends the response.
 func (w *response) finish() {
 	w.WriteHeader(http.StatusOK)
-	_ = w.push(nil, true) // who does not get it has gone
+	_ = w.push(nil, true) // a client that does not get it has gone
 }
 
 func bodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// push queues what is buffered and more, with the headers before it and the end after it,
-// and writes it or leaves it to whoever writes.
+// push queues what is buffered and more, with the headers before it and the end after it.
+// It writes them or leaves them to the goroutine that writes already.
 func (w *response) push(more []byte, end bool) error {
 	c, st := w.st.c, w.st
 	var buffer []byte
@@ -301,8 +301,8 @@ func (w *response) trailers() {
 	c.headerFrames(w.st.id, true)
 }
 
-// encode adds a header to the block, unless HTTP/2 has no such header, or nobody could tell
-// where it ends.
+// encode adds a header to the block, unless HTTP/2 has no such header, or a client could
+// not tell where it ends.
 func (c *conn) encode(name, value string) {
 	switch name {
 	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":

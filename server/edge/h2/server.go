@@ -2,13 +2,13 @@
 //
 // It owns connections and streams of HTTP/2: their states, flow control, and the way of a
 // response to the wire. It does not own the form of frames and of header blocks, which are
-// x/net's (http2.Framer, hpack), nor what is served, nor how many connections there may be
-// (package edge).
+// x/net's (http2.Framer, hpack), nor the handlers, nor the limit of connections (package
+// edge).
 //
 // It exists because net/http's own server takes two goroutines and 30 KB for a connection
 // besides the handler's, and passes each write through both: a frame of a stream costs it
-// three switches. Here one goroutine reads a connection, and whoever has something to write
-// writes it; what others have meanwhile goes out with the next write.
+// three switches. Here one goroutine reads a connection, and a goroutine that has frames
+// writes them itself; the next write sends the frames that others queue meanwhile.
 //
 // # Concurrency
 //

@@ -44,7 +44,7 @@ func (c *conn) headers(f *http2.MetaHeadersFrame) error {
 	if id%2 == 0 {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
-	if st := c.streams[id]; st != nil { // trailers, which nobody here reads
+	if st := c.streams[id]; st != nil { // trailers, which no handler here reads
 		switch b := &st.body; {
 		case b.ended:
 			return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
@@ -186,7 +186,7 @@ func (c *conn) run(st *stream, req *http.Request, status int) {
 	c.srv.Handler.ServeHTTP(w, req)
 }
 
-// fail ends a stream on which somebody has waited for too long. The caller holds mu.
+// fail ends a stream on which a goroutine has waited for too long. The caller holds mu.
 func (st *stream) fail(why error) {
 	c := st.c
 	if c.streams[st.id] != st {

@@ -21,7 +21,7 @@ func (w *workers) do(f func()) {
 		next := w.idle[n-1]
 		w.idle = w.idle[:n-1]
 		w.mu.Unlock()
-		next <- f // there is room: it is empty, and in nobody else's hands
+		next <- f // there is room: it is empty, and no other goroutine has it
 		return
 	}
 	w.mu.Unlock()

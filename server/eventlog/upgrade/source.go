@@ -15,8 +15,8 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// What the store may need besides the records: its log, which has up to four files of 70 MB, but not
-// more than what was written; and tables that it writes again, in parts.
+// The space that the store may need besides the records: its log, which has up to four files of 70
+// MB, but not more than the written bytes; and tables that it writes again, in parts.
 const (
 	writeAhead = 288 << 20
 	spare      = 64 << 20
@@ -73,7 +73,7 @@ func (r *run) numbers(ctx context.Context) (map[string]uint64, error) {
 	return numbers, nil
 }
 
-// checkAhead finds out whether the store lacks the last event of a partition. What is published was
+// checkAhead finds out whether the store lacks the last event of a partition. A published event was
 // on the disk before, so the store has lost it.
 func (r *run) checkAhead(ctx context.Context) error {
 	var list []Event

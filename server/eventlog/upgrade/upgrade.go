@@ -5,8 +5,9 @@
 // of markers, of transactions without a commit and of what was trimmed or is damaged become gaps.
 // So every position stays valid that a reader has, here or elsewhere. An event of a chat becomes a
 // reference if the row of the event makes the same record, and a copy otherwise. The committed
-// offsets of all groups become rows of the coordinator of groups. What the old log has lost and
-// the store still has goes back into the outbox, as at each start of the broker (package restore).
+// offsets of all groups become rows of the coordinator of groups. Events that the old log has lost
+// and the store still has go back into the outbox, as at each start of the broker (package
+// restore).
 //
 // A run that was cut off is repeated from the start. It passes over what is there, because the
 // end of each partition in the store says how far the run had come: each step is one commit, and

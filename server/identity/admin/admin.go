@@ -1,10 +1,10 @@
-// Package admin is what operators do with people: keep them out and let them in again, end
-// their sessions, look into chats.
+// Package admin is what operators do with people: suspend and restore users, end their
+// sessions, read chats.
 //
-// It owns the order of what a suspension is made of, and which parts of identity operators
-// need: interfaces that whoever puts a process together fills. It does not own users,
-// sessions, revocation, service accounts or limits, nor who may call (package roles) or what
-// is recorded of a call (package ops).
+// It owns the order of the steps of a suspension, and the interfaces of the parts of
+// identity that operators need. The code that sets up a process fills these. It does not own
+// users, sessions, revocation, service accounts, limits, permissions (package roles) or the
+// record of a call (package ops).
 //
 // Concurrency: everything is safe for concurrent use.
 package admin
@@ -46,7 +46,7 @@ const (
 
 // Users owns the states of users.
 type Users interface {
-	// Status returns a user's state. The error is ErrNoUser for nobody.
+	// Status returns a user's state. The error is ErrNoUser if there is no such user.
 	Status(ctx context.Context, user string) (Status, error)
 	// Suspend and Restore change it, and may be repeated. A deleted account stays deleted.
 	Suspend(ctx context.Context, user string) error
@@ -107,7 +107,7 @@ type Services interface {
 	RevokeKey(ctx context.Context, service, key string) error
 }
 
-// Limit is a limit on what somebody may do.
+// Limit is a limit on the actions of a key: a user, a network or another subject.
 type Limit struct {
 	Name, Key   string
 	Rate        float64 // events in a period
@@ -120,13 +120,13 @@ type Limit struct {
 type Limits interface {
 	// All returns them, and whether what processes count together cannot be reached.
 	All() (list []Limit, sharedAway bool)
-	// State returns what somebody has left, and after which time there is more. The error is
-	// ErrNoLimit if there is no such limit.
+	// State returns how many events a key has left, and after which time it has more. The
+	// error is ErrNoLimit if there is no such limit.
 	State(ctx context.Context, limit, key string) (remaining int64, retryAfter time.Duration, err error)
 }
 
-// Parts are the parts of identity that a process has. What it has not is nil, and the calls
-// that need it are not served.
+// Parts are the parts of identity that a process has. Missing parts are nil, and the calls
+// that need them are not served.
 type Parts struct {
 	Users    Users
 	Sessions Sessions // required where Users is

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Chats looks into chats, whoever their members are.
+// Chats reads chats for operators, regardless of membership.
 type Chats struct{ store store.Store }
 
 // NewChats makes Chats.
@@ -33,12 +33,12 @@ func (c *Chats) Get(ctx context.Context, chatID string) (table.Chat, table.Head,
 	return table.ChatFrom(chatID, items[0]), table.HeadFrom(chatID, items[1]), nil
 }
 
-// Members returns the members of a chat by id, and who is still to be added.
+// Members returns the members of a chat by id, and the users who are still to be added.
 func (c *Chats) Members(ctx context.Context, chatID string) (members []table.Membership, pending []string, err error) {
 	if _, _, err := c.Get(ctx, chatID); err != nil {
 		return nil, nil, err
 	}
-	// Who is added between the two reads stands in both: pending is read first.
+	// A user who is added between the two reads is in both: pending is read first.
 	item, err := c.store.Get(ctx, table.PendingKey(chatID), store.Strong)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read pending members: %w", err)

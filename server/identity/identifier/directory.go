@@ -38,7 +38,7 @@ func NewDirectory(s store.Store, clock func() time.Time) *Directory {
 	return &Directory{commit.New(commit.Config{Store: s, Clock: clock, Sleep: wait.For}), clock}
 }
 
-// Lookup returns the user who has an identifier; "" for nobody.
+// Lookup returns the user who has an identifier; "" if no user has it.
 func (d *Directory) Lookup(ctx context.Context, id Identifier) (user string, err error) {
 	it, err := d.store.Get(ctx, people.IdentifierKey(id.Key()))
 	return people.IdentifierFrom(it).UserID, err
@@ -81,7 +81,7 @@ func (d *Directory) Bind(ctx context.Context, user string, id Identifier) error 
 }
 
 // BindWrites are the writes that give a user an identifier, for a plan that does more. The
-// plan fails if somebody has it, see Taken, or if the user has too many.
+// plan fails if another user has it, see Taken, or if the user has too many.
 func (d *Directory) BindWrites(user string, id Identifier) []store.Write {
 	at := d.clock().UnixMilli()
 	return []store.Write{
@@ -92,7 +92,7 @@ func (d *Directory) BindWrites(user string, id Identifier) []store.Write {
 	}
 }
 
-// Taken reports whether a plan failed because somebody has the identifier meanwhile.
+// Taken reports whether a plan failed because a user has the identifier meanwhile.
 func Taken(err *store.ConditionError) bool {
 	_, taken := err.Failed(condFree)
 	return taken

@@ -2,7 +2,8 @@
 // whose they are.
 //
 // It owns the table identifiers. An identifier has one user, who has proven it; a user has at
-// most ten. It does not own how one is proven (package otp) nor who may ask whose it is.
+// most ten. It does not own the proof of one (package otp) nor the permission to look up its
+// user.
 //
 // Concurrency: a Directory is safe for concurrent use, also by several processes.
 package identifier

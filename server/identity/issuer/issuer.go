@@ -2,9 +2,9 @@
 // are here.
 //
 // An installation names its issuers; for each it reads the discovery document and the keys
-// that it leads to (keys.go). What a token says chooses among the issuers that are named, by
-// the exact text, and nothing else: neither a key, nor an address, nor an algorithm that was
-// not named for the issuer.
+// that it leads to (keys.go). The claims of a token choose among the named issuers, by the
+// exact text, and nothing else: neither a key, nor an address, nor an algorithm that was not
+// named for the issuer.
 //
 // # Users
 //
@@ -12,8 +12,8 @@
 // beginning is the beginning of another, so that subjects of two issuers are never one user. A
 // subject that can be no user's id, or looks like what takes its place, is replaced by a hash.
 //
-// The package owns the verification and the mapping. What a user gets for a token is decided
-// elsewhere.
+// The package owns the verification and the mapping. Other packages decide what a user gets
+// for a token.
 //
 // Concurrency: Issuers is safe for use by many goroutines.
 package issuer
@@ -44,7 +44,8 @@ const (
 	maxSubject = 255 // bytes, as OpenID Connect has it
 	maxBegins  = 32
 
-	// maxAge is how old a token may be: who signed in there just now has one that is younger.
+	// maxAge is how old a token may be: a user who signed in there just now has one that is
+	// younger.
 	maxAge = 10 * time.Minute
 )
 
@@ -59,7 +60,7 @@ var (
 // Trust is an issuer that is trusted.
 type Trust struct {
 	URL       string   // its tokens' iss, exactly; https
-	Audiences []string // who its tokens may be for, as the issuer knows this installation
+	Audiences []string // the audiences of its tokens: the names by which the issuer knows this installation
 	// Users is how the ids of its users begin; "*" for as the subjects are, where there is no
 	// other issuer.
 	Users      string
@@ -165,12 +166,12 @@ type claims struct {
 	jwt.RegisteredClaims
 	// AuthorizedParty is to whom the token was issued, where it is for several.
 	AuthorizedParty string `json:"azp"`
-	// Events are of tokens that say that something happened, as that somebody signed out.
+	// Events are present in tokens that report an event, for example a sign-out.
 	Events json.RawMessage `json:"events"`
 }
 
-// Proof is what a token proves. It is good once: whoever takes it remembers it by its hash until
-// it is too old.
+// Proof is what a token proves. It is valid once: the caller that accepts it stores its hash
+// until it is too old.
 type Proof struct {
 	User  string
 	Hash  [sha256.Size]byte // of what was signed: a signature may have more than one form
@@ -214,8 +215,9 @@ func (i *Issuers) Exchange(ctx context.Context, token string) (Proof, error) {
 	return Proof{User: user, Hash: sha256.Sum256([]byte(signed)), Until: end}, nil
 }
 
-// typed reports whether a token says of itself that it is one that says who somebody is, or
-// nothing: not that it is for signing out, for proving that one has a key, or the like.
+// typed reports whether a token's type is that of a token that identifies a user, or
+// missing. Tokens of other types, such as those for signing out or for proving the
+// possession of a key, are not accepted.
 func typed(header map[string]any) bool {
 	typ, said := header["typ"]
 	text, _ := typ.(string)

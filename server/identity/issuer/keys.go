@@ -27,7 +27,7 @@ const (
 	fresh = 4 * time.Minute
 	// stale is how long they are used where they cannot be read again.
 	stale = time.Hour
-	// between is the least time between two readings, whatever tokens come.
+	// between is the least time between two readings, regardless of the tokens that come.
 	between = 30 * time.Second
 
 	readTime    = 5 * time.Second
@@ -113,7 +113,7 @@ func (s *keySet) refresh(ctx context.Context) {
 	done := make(chan struct{})
 	s.tried, s.reading = now, done
 	s.mu.Unlock()
-	// It is for all who wait, not only for the caller.
+	// It is for all callers that wait, not only for this one.
 	keys, err := s.fetch(context.WithoutCancel(ctx))
 	s.mu.Lock()
 	defer s.mu.Unlock()

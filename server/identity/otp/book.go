@@ -26,7 +26,7 @@ func (s *Service) network(client string) string {
 type book struct {
 	ownKey, strangersKey store.Key
 	own, strangers       people.Code
-	named                bool // the network is not that of all who have none
+	named                bool // the network is not the empty one, which all requests without a network share
 }
 
 // read reads a book. Rows that there are not are empty.
@@ -88,7 +88,7 @@ func tooOften(row people.Code, voided int, now time.Time) time.Duration {
 	return retry
 }
 
-// Names of the conditions that nobody else changed the rows.
+// Names of the conditions that no other request changed the rows.
 const (
 	condCode      = "code"
 	condStrangers = "codes of strangers"

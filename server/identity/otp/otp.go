@@ -1,29 +1,30 @@
 // Package otp gives people one-time codes: six digits, sent to an identifier, which prove that
 // it is theirs.
 //
-// A code is good for five minutes, once, for five attempts, and only with the id of its request;
-// a new code voids the last one of the same network. The store has a keyed hash of it, without
-// which and the key six digits are guessed at once. Whatever is answered, and how long it
-// takes, is the same whether the identifier is somebody's or not.
+// A code is valid for five minutes, once, for five attempts, and only with the id of its
+// request; a new code voids the last one of the same network. The store has a keyed hash of the
+// code. The key prevents an attacker who reads the store from guessing six digits at once. The
+// answer and its duration are the same whether or not a user has the identifier.
 //
 // The limits of an identifier stand in rows beside its code and hold by the plan's condition,
-// in all processes and without anything but the store: one code in 60 seconds, ten codes and
-// 25 attempts in any 24 hours, so that who guesses all day finds one of 40,000. Limits of
-// networks and of the installation are a Limiter's; without its answer there is no code.
+// in all processes and without anything but the store: one code in 60 seconds, ten codes and 25
+// attempts in any 24 hours, so that an attacker who guesses all day finds one of 40,000. Limits
+// of networks and of the installation are a Limiter's; without its answer there is no code.
 //
 // Strangers take nothing from a person who has what they need:
 //
-//   - A code that was sent stays good whoever asks for others elsewhere. Its five attempts are
-//     set aside when it is made: there is no code where they would be more than 25.
+//   - A code that was sent stays valid when others ask for codes elsewhere. Its five attempts
+//     are set aside when it is made: there is no code where they would be more than 25.
 //   - A network in which the person used a code within the last 30 days has limits of its own.
 //   - Of the ten codes and 25 attempts of all other networks together one network has five and
 //     15 at most.
 //
-// Who asks from a network that is known learns of it when the codes of all others are used up.
-// That needs ten codes and a neighbour, and saves people from being locked out by anybody.
+// A caller from a known network can find out when the codes of all other networks are used up.
+// That takes ten codes and a host in the same network, and it prevents an attacker from locking
+// people out.
 //
-// It owns the table otp_requests. It does not own the ways to a person (package sender) nor
-// what a proof is good for (package signin).
+// It owns the table otp_requests. It does not own the delivery of codes (package sender) or the
+// use of a proof (package signin).
 //
 // Concurrency: a Service is safe for concurrent use, also by several processes.
 package otp
@@ -53,7 +54,7 @@ const (
 	maxAttempts = 5
 	maxSends    = 10
 	maxGuesses  = 25
-	// What one network that is not known may have of both.
+	// The share of both that one unknown network may have.
 	maxShare      = 5
 	maxGuessShare = 15
 	knownFor      = 30 * day
@@ -110,8 +111,8 @@ type Config struct {
 	Clock  func() time.Time
 	Pepper []byte // PepperSize random bytes, the same in all processes
 	Outbox Outbox // nil: there are no codes
-	// Welcome reports whether an identifier may sign in: otherwise the code is not sent, and
-	// nobody can tell.
+	// Welcome reports whether an identifier may sign in. If not, the code is not sent, and
+	// the caller cannot tell.
 	Welcome func(ctx context.Context, id identifier.Identifier) (bool, error)
 	Limiter Limiter // may be nil
 	Record  func(ctx context.Context, e securitylog.Event)
@@ -208,7 +209,7 @@ func (s *Service) issue(
 		}
 		next := people.Code{Request: rand.Text() + network, Until: now.Add(Lifetime).UnixMilli(), Known: b.own.Known}
 		if next.Hash = s.hash("code", next.Request, id.Key(), code); !welcome {
-			// A code that nobody knows, in a row like any other.
+			// A code that cannot be guessed, in a row like any other.
 			next.Hash = s.hash("nobody", next.Request, rand.Text())
 		}
 		next, writes := b.with(next, now, []int64{now.UnixMilli()}, nil)
@@ -250,7 +251,7 @@ func (s *Service) verify(
 			return err
 		}
 	}
-	network := request[min(len(request), nonceSize):] // of who asked for the code
+	network := request[min(len(request), nonceSize):] // of the request for the code
 	var failed *store.ConditionError                  // on a condition of makeMore's
 	for range races {
 		b, err := s.read(ctx, id, network)
@@ -292,8 +293,8 @@ func (s *Service) verify(
 	return store.ErrConflict
 }
 
-// check returns why no attempt at the code of a row is possible. Who does not have the id of
-// the request makes none: otherwise anybody could use up somebody's attempts.
+// check returns why no attempt at the code of a row is possible. A caller without the id of
+// the request makes no attempt: otherwise any caller could use up the attempts of another.
 func check(row people.Code, request string, now time.Time) error {
 	if !hmac.Equal([]byte(row.Request), []byte(request)) || request == "" || len(row.Hash) == 0 ||
 		!now.Before(time.UnixMilli(row.Until)) || row.Attempts >= maxAttempts {

@@ -31,8 +31,8 @@ func Of(
 	return admin.Parts{Users: usersOf{users}, Sessions: sessionsOf{sessions}, Services: accountsOf{accounts}}
 }
 
-// ForOperators makes the parts of a process that serves operators and nobody else: what it
-// changes is in the store, from which the processes of users learn it. key is theirs.
+// ForOperators makes the parts of a process that serves operators only. It stores its
+// changes, from which the processes of users learn them. key is theirs.
 func ForOperators(st store.Store, clock func() time.Time, key *auth.Key, log *slog.Logger) (admin.Parts, error) {
 	revoked, err := revocation.New(revocation.Config{Store: st, Clock: clock, Shared: true, Logger: log,
 		Apply: func(auth.Revocation) {}}) // it has no streams

@@ -65,7 +65,7 @@ func (s *Service) SetSettings(
 }
 
 // Status returns the status of a user: table.Active, people.Suspended or people.Deleted of
-// the rows. Errors: ErrUnknown for somebody who was never there, and the store's.
+// the rows. Errors: ErrUnknown for a user who never existed, and the store's.
 func (s *Service) Status(ctx context.Context, user string) (table.Status, error) {
 	it, err := s.commits.Get(ctx, table.UserKey(user))
 	if err != nil {
@@ -81,8 +81,8 @@ func (s *Service) Status(ctx context.Context, user string) (table.Status, error)
 	return cmp.Or(a.Status, table.Active), s.commits.Durable(ctx, err)
 }
 
-// Suspend takes a user out of use until Restore. What the user has open is ended by whoever
-// calls it. It changes nothing for a user who is suspended. Errors: ErrUnknown, also for a
+// Suspend takes a user out of use until Restore. The caller ends the user's sessions and
+// streams. It changes nothing for a user who is suspended. Errors: ErrUnknown, also for a
 // deleted account, and the store's.
 func (s *Service) Suspend(ctx context.Context, user string) error {
 	return s.setStatus(ctx, user, rows.Suspended)

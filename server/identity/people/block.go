@@ -9,9 +9,9 @@ import (
 	rows "github.com/parley-chat/parley/server/store/table/people"
 )
 
-// Block puts somebody on a user's block list. It changes nothing if somebody is on it.
-// Errors: ErrSelf, ErrUnknown, also for a caller whose account is deleted,
-// ErrTooManyBlocked, and the store's.
+// Block adds other to a user's block list. It changes nothing if other is on it. Errors:
+// ErrSelf, ErrUnknown, also for a caller whose account is deleted, ErrTooManyBlocked, and
+// the store's.
 func (s *Service) Block(ctx context.Context, user, other string) error {
 	if user == other {
 		return ErrSelf
@@ -39,7 +39,7 @@ func (s *Service) Block(ctx context.Context, user, other string) error {
 	})
 }
 
-// Unblock takes somebody off a user's block list. It changes nothing if nobody is on it.
+// Unblock removes other from a user's block list. It changes nothing if other is not on it.
 func (s *Service) Unblock(ctx context.Context, user, other string) error {
 	return s.repeat(ctx, func() ([]store.Write, error) {
 		items, err := s.commits.BatchGet(ctx,

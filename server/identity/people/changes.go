@@ -10,13 +10,13 @@ import (
 	rows "github.com/parley-chat/parley/server/store/table/people"
 )
 
-// A change of a profile stands in a few partitions, by time, for a while. Each process looks
-// there now and then and tells its own streams. So a change costs one row, whatever the
+// A change of a profile stands in a few partitions, by time, for a while. Each process reads
+// them periodically and notifies its own streams. So a change costs one row, for any
 // number of chats, and no process misses one because a message between processes was lost.
 //
-// Whoever changes a profile again and again makes no more work than one change each
-// tellEvery: the rows of a slot are one, and a newer version waits until the one before was
-// announced that long ago. It is found again by a later look.
+// A user who changes a profile again and again causes no more work than one change each
+// tellEvery: the rows of a slot are one, and a newer version waits until that long after the
+// announcement of the one before. A later read finds it again.
 const (
 	lookEvery = time.Second
 	tellEvery = rows.ChangeSlot
@@ -42,8 +42,8 @@ func changeOf(p Profile) rows.Change {
 		ExpiresAt: seconds(p.UpdatedAt, changesKept)}
 }
 
-// tell tells the streams of this process of a change, once. What fails, and what is too soon,
-// is found again.
+// tell tells the streams of this process of a change, once. Changes that fail, or come too
+// soon, are found again.
 func (s *Service) tell(ctx context.Context, c rows.Change) {
 	before, ok := s.untold(c)
 	if !ok {

@@ -17,22 +17,23 @@ import (
 const (
 	sweepEvery = 30 * time.Second
 	// claimed is how long a deletion is the process's that has taken it, which takes it again
-	// on the way. What a process left undone that ended is done by another one after it.
+	// on the way. If that process has ended, another one continues its deletions after this
+	// time.
 	claimed = time.Minute
 	// settled is how long after a deletion the last sweep is: by then no group is created
 	// any more whose members were checked before it.
 	settled = 15 * time.Minute
-	// What failed is tried again after this, then after twice as long, and so on.
+	// A failed deletion is tried again after this, then after twice as long, and so on.
 	firstRetry = time.Minute
 	lastRetry  = 6 * time.Hour
 )
 
-// RecentSignIn is how long ago somebody has signed in who deletes an account, at most.
+// RecentSignIn is how long ago at most a user who deletes an account has signed in.
 const RecentSignIn = 10 * time.Minute
 
-// Recent refuses somebody who has signed in too long ago for what cannot be undone, by the
-// beginning of the session. A token that is of no session here counts from when it was made.
-// Errors: ErrSignInTooOld, and the store's.
+// Recent refuses an irreversible call of a user who signed in too long ago, by the start of
+// the session. A token that is of no session here counts from when it was made. Errors:
+// ErrSignInTooOld, and the store's.
 func (s *Service) Recent(ctx context.Context, user, session string, issued time.Time) error {
 	began := issued.UnixMilli()
 	if session != "" {
@@ -54,7 +55,7 @@ func (s *Service) Recent(ctx context.Context, user, session string, issued time.
 // Delete deletes an account. With it the profile is a tombstone, the handle is held, the
 // settings are gone, and no plan makes the user a member of anything; the rest follows
 // (Sweep). Messages stay in their chats. It changes nothing for an account that is deleted.
-// Errors: ErrNotConfirmed, ErrUnknown for somebody who was never there, and the store's.
+// Errors: ErrNotConfirmed, ErrUnknown for a user who never existed, and the store's.
 func (s *Service) Delete(ctx context.Context, user, confirm string) error {
 	if user != confirm {
 		return ErrNotConfirmed
@@ -116,8 +117,8 @@ func (s *Service) Carry(ctx context.Context) error {
 }
 
 // Sweep carries out deletions of which something is to be done and that no other process
-// works on. Any process may call it at any time; doing a part twice changes nothing. What
-// fails keeps nothing else from being done, and is tried again by a later call.
+// works on. Any process may call it at any time; doing a part twice changes nothing. A
+// failure of one deletion does not stop the others, and a later call tries it again.
 func (s *Service) Sweep(ctx context.Context) error {
 	var (
 		failed  []error
@@ -175,8 +176,8 @@ func (s *Service) carryOut(ctx context.Context, d rows.Deletion) error {
 	return err
 }
 
-// take sets when a deletion is worked on next, after some time, if nobody else has done so
-// since it was read. Errors: errTaken, and the store's.
+// take sets when a deletion is worked on next, after some time, if no other process has
+// done so since it was read. Errors: errTaken, and the store's.
 func (s *Service) take(ctx context.Context, d *rows.Deletion, after time.Duration, tries int64) error {
 	next := *d
 	next.NextAt, next.By, next.Tries = s.now()+after.Milliseconds(), s.id, tries
@@ -196,8 +197,8 @@ func (s *Service) take(ctx context.Context, d *rows.Deletion, after time.Duratio
 	return err
 }
 
-// sweep removes what is left of a deleted account: first what lets somebody in and what
-// speaks of the person, then the memberships.
+// sweep removes what is left of a deleted account: first its ways to sign in and its
+// personal data, then the memberships.
 func (s *Service) sweep(ctx context.Context, d *rows.Deletion) error {
 	var failed []error
 	for _, erase := range s.cfg.Erase {
@@ -208,7 +209,8 @@ func (s *Service) sweep(ctx context.Context, d *rows.Deletion) error {
 
 // leaveChats ends the memberships of a deleted account in groups, and closes its direct
 // chats: the other person keeps the chat, and neither can send any more. A chat that cannot
-// be left does not hold up the others; what is left is in the account's list of chats.
+// be left does not delay the others; the remaining chats are in the account's list of
+// chats.
 func (s *Service) leaveChats(ctx context.Context, d *rows.Deletion) error {
 	var first error
 	left := 0

@@ -52,8 +52,8 @@ func (s *Service) SetHandle(ctx context.Context, user, handle string) (Profile, 
 	})
 }
 
-// takeHandle makes the write that gives a user the handles of a form, if nobody else has one
-// or holds it.
+// takeHandle makes the write that gives a user the handles of a form, if no other user has
+// one or holds it.
 func (s *Service) takeHandle(ctx context.Context, user, form string) (store.Write, error) {
 	it, err := s.commits.Get(ctx, rows.HandleKey(form))
 	if err != nil {
@@ -106,8 +106,8 @@ func isReserved(handle string) bool {
 	})
 }
 
-// FindByHandle returns the profile of who has a handle. Errors: ErrUnknown, also for
-// somebody who has blocked the caller, and the store's.
+// FindByHandle returns the profile of the user who has a handle. Errors: ErrUnknown, also
+// if that user has blocked the caller, and the store's.
 func (s *Service) FindByHandle(ctx context.Context, caller, handle string) (Profile, error) {
 	handle = strings.ToLower(handle)
 	it, err := s.commits.Get(ctx, rows.HandleKey(formOf(handle)))

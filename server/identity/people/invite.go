@@ -13,10 +13,11 @@ import (
 	rows "github.com/parley-chat/parley/server/store/table/people"
 )
 
-// Invite asks somebody to join a group, in which the caller may add members. A later one
-// takes the place of an earlier one to the same group. Where the caller, or everybody, has as
-// many open with this person as can be, older ones go. Errors: those of an addition, as far
-// as they are known before it, ErrUnknown, ErrSelf, and the store's.
+// Invite invites a user to join a group, in which the caller may add members. A later
+// invitation replaces an earlier one to the same group. If the user has as many open
+// invitations as are allowed, from the caller or from all users, older ones are dropped.
+// Errors: those of an addition, as far as they are known before it, ErrUnknown, ErrSelf, and
+// the store's.
 func (s *Service) Invite(ctx context.Context, caller, chatID, user string) (rows.Invitation, error) {
 	if caller == user {
 		return rows.Invitation{}, ErrSelf
@@ -56,9 +57,9 @@ func (s *Service) Invite(ctx context.Context, caller, chatID, user string) (rows
 // maxDropped bounds how many invitations go for one; there are more only if many came at once.
 const maxDropped = 16
 
-// tooMany chooses of the open invitations of a person those that go for another one by
-// somebody: the oldest of the same one, or else of whoever has the most. So nobody closes a
-// person's list to others.
+// tooMany chooses the open invitations of a person that are dropped for a new one from the
+// user by: the oldest of the same inviter, or else of the inviter with the most. So no
+// inviter closes a person's list to others.
 func tooMany(open []rows.Invitation, by string) (gone []rows.Invitation) {
 	open = slices.Clone(open)
 	slices.SortFunc(open, func(a, b rows.Invitation) int { return cmp.Compare(a.At, b.At) })
@@ -122,8 +123,8 @@ func (s *Service) Invitations(ctx context.Context, user string) (list []rows.Inv
 	return list, s.commits.Durable(ctx, nil)
 }
 
-// Accept makes a user a member of a group, added by who invited. Errors: ErrNoInvitation,
-// those of an addition by who invited, and the store's.
+// Accept makes a user a member of a group, added by the inviter. Errors: ErrNoInvitation,
+// those of an addition by the inviter, and the store's.
 func (s *Service) Accept(ctx context.Context, user, chatID string) error {
 	key := rows.InvitationKey(user, chatID)
 	it, err := s.commits.Get(ctx, key)

@@ -4,11 +4,11 @@
 //
 // # How it reaches chats
 //
-// Chats hold ids of people and nothing else of them, so a profile changes in one row. A
-// block is written, in one plan, to the block list and to the two members' own rows of the
-// direct chat that the two may have: a send compares its sender's row anyway and reads
-// nothing more. Who begins a direct chat or adds a member compares the block list in the
-// plan (package chat/plan); who creates a group reads it again once that is committed.
+// Chats hold ids of people and nothing else of them, so a profile changes in one row. A block
+// is written, in one plan, to the block list and to the two members' own rows of the direct
+// chat that the two may have: a send compares its sender's row anyway and reads nothing more.
+// A user who begins a direct chat or adds a member compares the block list in the plan
+// (package chat/plan); the creation of a group reads it again once that is committed.
 // Settings stand in the users row, which such a plan compares, too.
 //
 // It is one package because all of it stands in the same two rows of a person, and a deletion
@@ -77,8 +77,8 @@ type Chats interface {
 
 // Identifiers are the e-mail addresses and phone numbers that people have proven to have.
 type Identifiers interface {
-	// Lookup returns whose an identifier is, in any spelling; empty if it is nobody's, or is
-	// none.
+	// Lookup returns the user who has an identifier, in any spelling. It returns "" if no
+	// user has it, or if it is not an identifier.
 	Lookup(ctx context.Context, identifier string) (user string, err error)
 	// OfUser returns the identifiers of a user, in an order that does not change.
 	OfUser(ctx context.Context, user string) ([]string, error)
@@ -98,7 +98,8 @@ type Config struct {
 	NewID func(prefix string) string
 	Chats Chats
 	Hub   Hub
-	// Identifiers, if given, are looked up and exported. Without them nobody is found by one.
+	// Identifiers, if given, are looked up and exported. Without them no user is found by
+	// one.
 	Identifiers Identifiers
 	// Erase removes what other parts hold of a deleted account: sessions, identifiers. Each
 	// is called until all succeed, and may be called again after it.
@@ -146,7 +147,7 @@ func seconds(at int64, after time.Duration) int64 { return at/1000 + int64(after
 
 // repeat decides and runs a plan until it succeeds or is refused. decide returns no writes
 // if there is nothing to do, which may be because an attempt whose outcome was unknown did
-// it. What it read is durable when repeat returns.
+// it. The rows that it read are durable when repeat returns.
 func (s *Service) repeat(ctx context.Context, decide func() ([]store.Write, error)) error {
 	for backoff := s.commits.Backoff(); ; {
 		writes, err := decide()
@@ -183,5 +184,5 @@ func update(name string, cond store.Condition, key store.Key, u store.Update) st
 	return store.Write{Op: store.OpUpdate, Key: key, Update: u, Cond: cond, Name: name}
 }
 
-// user is the condition on the row of somebody whose account is not deleted.
+// there is the condition on the row of a user whose account is not deleted.
 func there() store.Condition { return rows.NotDeleted(store.Exists()) }

@@ -13,13 +13,13 @@ import (
 // Profile is what a person shows.
 type Profile = rows.Profile
 
-// ProfileChange says what changes; what is nil stays.
+// ProfileChange has the changes of a profile; a field that is nil stays.
 type ProfileChange struct {
 	DisplayName, Avatar, About *string
 	Etag                       string // that the profile must have; empty: any
 }
 
-// Known is a profile that is wanted, unless it has this version; -1: whatever it has.
+// Known asks for a profile, unless it has this version; -1: in any version.
 type Known struct {
 	UserID  string
 	Version int64
@@ -40,8 +40,8 @@ func (s *Service) Get(ctx context.Context, user string) (Profile, error) {
 	return found[0], nil
 }
 
-// Batch returns profiles of up to MaxBatch users, in their order, without those of which the
-// version is known and those of nobody.
+// Batch returns profiles of up to MaxBatch users, in their order, without those whose
+// version is known and those of users who do not exist.
 func (s *Service) Batch(ctx context.Context, wanted []Known) ([]Profile, error) {
 	seen := map[string]bool{}
 	wanted = slices.DeleteFunc(slices.Clone(wanted), func(k Known) bool {
@@ -139,9 +139,9 @@ func (s *Service) profileWrites(before, after Profile) []store.Write {
 	}
 }
 
-// FindByIdentifier returns the profile of who has an identifier and lets people find them by
-// it. Errors: ErrUnknown, also for somebody who does not allow it or has blocked the caller,
-// ErrNoIdentifiers, and the store's.
+// FindByIdentifier returns the profile of the user who has an identifier and allows lookup
+// by it. Errors: ErrUnknown, also if the user does not allow lookup or has blocked the
+// caller, ErrNoIdentifiers, and the store's.
 func (s *Service) FindByIdentifier(ctx context.Context, caller, identifier string) (Profile, error) {
 	if s.cfg.Identifiers == nil {
 		return Profile{}, ErrNoIdentifiers
@@ -153,11 +153,11 @@ func (s *Service) FindByIdentifier(ctx context.Context, caller, identifier strin
 	return s.find(ctx, caller, user, func(a rows.Access, _ Profile) bool { return a.Findable })
 }
 
-// somebody stands for a user whom nobody has found: it makes the same reads.
+// somebody stands for a user who was not found: it causes the same reads.
 const somebody = "~"
 
-// find returns the profile of a user, who may be nobody, for a caller. It takes the same
-// reads whatever comes of it: their duration must not tell who is known.
+// find returns the profile of a user, which may be empty for none, to a caller. It makes
+// the same reads for every result: their duration must not reveal which users exist.
 func (s *Service) find(
 	ctx context.Context, caller, user string, allows func(rows.Access, Profile) bool,
 ) (Profile, error) {

@@ -17,7 +17,7 @@ const (
 )
 
 // log writes the rows of this process, one plan after another, so that a row is stored when
-// all before it are. What comes meanwhile shares the next plan.
+// all before it are. Revocations that come meanwhile share the next plan.
 type log struct {
 	commits *commit.Committer
 	written func(log string, last int64) // is called for what is stored
@@ -26,7 +26,7 @@ type log struct {
 	waiting []entry
 	writing bool
 
-	head people.RevocationLog // how far the log goes; without an id there is none yet. Of the one who writes.
+	head people.RevocationLog // how far the log goes; without an id there is none yet. Of the writing goroutine.
 }
 
 type entry struct {
@@ -45,7 +45,7 @@ func (l *log) add(ctx context.Context, row people.Revocation) error {
 	l.waiting = append(l.waiting, e)
 	if !l.writing {
 		l.writing = true
-		go l.write(context.WithoutCancel(ctx)) // it is for all who wait, not only for the caller
+		go l.write(context.WithoutCancel(ctx)) // it is for all callers that wait, not only for this one
 	}
 	l.mu.Unlock()
 	select {

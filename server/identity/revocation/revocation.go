@@ -1,9 +1,9 @@
 // Package revocation makes revocations last and reach every process.
 //
-// A revocation is a row in the store before it is answered, then holds in the process that
-// was asked, and every other process reads it within about a second: it asks the store for
-// rows of the last minutes once a second, whatever Redis does. A process that starts reads
-// all of them before it admits anybody.
+// A revocation is a row in the store before it is answered, then holds in the process that was
+// asked, and every other process reads it within about a second: it asks the store for rows of
+// the last minutes once a second, regardless of Redis. A process that starts reads all of them
+// before it admits any caller.
 //
 // Each process writes to a log of its own, whose rows have consecutive numbers (log.go), and a
 // row of all logs says how far each goes. A reader knows how far it has read: it reads the rows
@@ -11,13 +11,13 @@
 // a part in it, so that none that is wrong, and no writer that stands still between the making
 // of a row and its storing, makes a reader miss one; and a row is read once by each process.
 //
-// Where the store cannot be read a process does not know who was revoked. After MaxAge it
-// says so ([Service.Informed]), and the gate admits nobody; after MaxStreamAge open streams
-// are ended, too. Where there is one process alone it knows everything by itself and reads
-// once, at its start.
+// Where the store cannot be read a process does not know which access was revoked. After MaxAge
+// it says so ([Service.Informed]), and the gate admits no caller; after MaxStreamAge open
+// streams are ended, too. Where there is one process alone it knows everything by itself and
+// reads once, at its start.
 //
-// The package owns the rows and the times above. It does not own what a revocation covers
-// and what it ends in a process (package auth, and who puts the process together).
+// The package owns the rows and the times above. It does not own what a revocation covers and
+// what it ends in a process (package auth, and the code that sets up the process).
 //
 // Concurrency: a Service is safe for use by many goroutines; Run is called once. The lock is
 // not held across calls of the store or of Apply.
@@ -44,19 +44,20 @@ import (
 const (
 	// Every is how often the store is asked.
 	Every = time.Second
-	// MaxAge is how old a process's knowledge may be before nobody is admitted.
+	// MaxAge is the greatest age of a process's knowledge at which it still admits callers.
 	MaxAge = 10 * time.Second
 	// MaxStreamAge is how old it may be before open streams end.
 	MaxStreamAge = 30 * time.Second
 
 	// ahead is how much another process's clock may be when it issues a token, as the gate allows.
 	ahead = 30 * time.Second
-	// readTime bounds a reading. What was read in it is not read again.
+	// readTime bounds a reading. Rows that were read in it are not read again.
 	readTime = 2 * time.Second
-	// stepBack is how far a clock is put back when what was read by it counts no more: rows may
-	// have been taken for expired.
+	// stepBack is by how much a clock must be set back for the revocations read before to count
+	// no more: rows may have been taken for expired.
 	stepBack = 5 * time.Second
-	// margin is how long rows stay when the tokens have expired, by whatever clock.
+	// margin is how long rows stay after the tokens have expired, to allow for wrong
+	// clocks.
 	margin = 10 * time.Minute
 	// keyTime is how long a key of a service account, whose row is gone, and the tokens that it
 	// was used for, are remembered: until these have expired.
@@ -221,9 +222,9 @@ func (s *Service) loadLog(ctx context.Context, l people.RevocationLog, from int6
 	return nil
 }
 
-// applyUnreadable refuses whomever a row may mean that does not say what is revoked, as one
-// that a later version has written, and nobody else. Where it does not even say a name it
-// means nobody who is known.
+// applyUnreadable refuses every subject that a row may mean if the row does not say what is
+// revoked, for example a row that a later version has written. It refuses no other. A row
+// without a name refuses no known subject.
 func (s *Service) applyUnreadable(r people.Revocation, key store.Key) {
 	if s.unreadable.Add(1) == 1 {
 		s.cfg.Logger.Error("a row of revocations cannot be read; the server refuses a user whom it names", "row", key)
@@ -307,7 +308,7 @@ func (s *Service) loadInTime(ctx context.Context) error {
 	return s.Load(ctx)
 }
 
-// endStreams ends what is open where it has not been known for long who was revoked.
+// endStreams ends open streams when the revocations have been unknown for too long.
 func (s *Service) endStreams() {
 	if s.cfg.Lost == nil || s.Age(s.cfg.Clock()) <= MaxStreamAge {
 		return

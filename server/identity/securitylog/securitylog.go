@@ -1,5 +1,5 @@
-// Package securitylog is what is recorded when something happens to an account: who signed
-// in, which code was wrong, whose token was used twice.
+// Package securitylog records the events of an account: sign-ins, wrong codes, tokens that
+// were used twice.
 //
 // It owns the kinds of events and their form in the log and in the counters. It keeps
 // nothing. Events have ids only: no identifier, no code, no token.
@@ -44,7 +44,7 @@ func (k Kind) String() string { return words[k] }
 // Event is something that happened to an account.
 type Event struct {
 	Kind    Kind
-	User    string // "" where nobody is known
+	User    string // "" where no user is known
 	Session string // "" where there is none
 	Reason  string // one of few words, may be ""
 	Client  string // network of the client, "" where it is not known

@@ -1,8 +1,8 @@
 // Package sender takes codes to people: into the process's log, by mail, or to a webhook of the
 // installation, which knows how text messages are sent.
 //
-// It owns the ways and a queue before them, so that whoever asks for a code does not wait for
-// it and cannot tell from the time what became of it. Codes are kept in memory only, a bounded
+// It owns the ways and a queue before them, so that a caller that asks for a code does not wait
+// for it and cannot infer its outcome from the time. Codes are kept in memory only, a bounded
 // number and for no longer than they are good; those that could not be sent are counted and
 // forgotten: their owner asks for another.
 //
@@ -73,7 +73,8 @@ func (q *Queue) Send(m otp.Message) {
 // Sent is how many messages were sent.
 func (q *Queue) Sent() int64 { return q.sent.Load() }
 
-// Run sends until ctx ends. What is being sent then is sent, what waits is not.
+// Run sends until ctx ends. A message that is being sent then is sent, waiting ones are
+// not.
 func (q *Queue) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for range workers {
@@ -91,8 +92,8 @@ func (q *Queue) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// send sends a message, unless its code has expired: after a way has stood still, those come
-// first who can still use what they get.
+// send sends a message, unless its code has expired: after an outage of a way, the codes
+// that are still valid go first.
 func (q *Queue) send(ctx context.Context, m otp.Message) {
 	ctx, cancel := context.WithDeadline(ctx, m.Expires)
 	defer cancel()

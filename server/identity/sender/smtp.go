@@ -131,8 +131,8 @@ func deliver(c *smtp.Client, from, to string, text []byte) error {
 }
 
 // text is the mail. An identifier in normal form has no line break and no blank. The code
-// comes last: who sees the subject and the first line of a mail on a locked screen does not
-// see it.
+// comes last, so that a person who sees the subject and the first line of a mail on a
+// locked screen does not see it.
 func (s *SMTP) text(from *mail.Address, m otp.Message) []byte {
 	_, domain, _ := strings.Cut(from.Address, "@")
 	var b strings.Builder

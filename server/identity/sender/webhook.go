@@ -86,7 +86,7 @@ type delivery struct {
 	ExpiresAt  string `json:"expires_at"` // RFC 3339
 }
 
-// Send implements Way. What failed for the moment is tried again, with growing pauses.
+// Send implements Way. A temporary failure is tried again, with growing pauses.
 func (w *Webhook) Send(ctx context.Context, m otp.Message) error {
 	body, err := json.Marshal(delivery{Kind: string(m.To.Kind()), Identifier: m.To.Value(), Code: m.Code,
 		ExpiresAt: m.Expires.UTC().Format(time.RFC3339)})

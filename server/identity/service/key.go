@@ -155,7 +155,7 @@ func (s *Service) Authenticate(ctx context.Context, text, user string) (auth.Pri
 	return p, nil
 }
 
-// active reports whether a user may act, who may not be there yet.
+// active reports whether a user may act; the user may not exist yet.
 func active(user string, it store.Item) bool {
 	status := table.UserFrom(user, it).Status
 	return status == "" || status == table.Active

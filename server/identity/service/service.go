@@ -6,9 +6,9 @@
 // old one ends. A key is shown once; the store has a hash. A key carries a tag that only this
 // installation can make, so that a made-up one costs no read of the store.
 //
-// The package owns the rows and the rules above. Who may administer accounts, what a scope
-// opens, and the gate's memory are elsewhere (packages of operators, internal/serviceapi,
-// auth). Nothing here is cached: who calls remembers.
+// The package owns the rows and the rules above. Other packages own the permission to
+// administer accounts, the effect of a scope, and the gate's memory (packages of operators,
+// internal/serviceapi, auth). Nothing is cached here: the caller caches.
 //
 // Concurrency: a Service is safe for use by many goroutines and has no state of its own.
 package service

@@ -20,7 +20,7 @@ const (
 	maxEnds    = 40          // sessions that one plan ends, with two writes each
 	leeway     = time.Minute // between the clocks of processes
 	sweepPause = 5 * time.Second
-	sweepAge   = 3 * time.Second // after which nobody else is at it any more
+	sweepAge   = 3 * time.Second // after which no other call works on it any more
 )
 
 // Info is what a user sees of a session.
@@ -75,7 +75,7 @@ func (s *Service) End(ctx context.Context, user, session, reason string) error {
 		for _, spare := range []bool{true, false} {
 			ended, writes := s.ends(row, reason, spare)
 			if len(writes) == 1 {
-				gone = nil // there is no note of what somebody else ends meanwhile
+				gone = nil // a call that ends the session meanwhile leaves no note either
 			} else {
 				writes[0].Cond, writes[0].Name = store.Exists(), condSession
 			}
@@ -87,7 +87,7 @@ func (s *Service) End(ctx context.Context, user, session, reason string) error {
 			}
 		}
 	}
-	// Somebody ended it before, or an attempt did whose answer was lost.
+	// Another call ended it before, or an attempt did whose answer was lost.
 	if it, err = s.store.Get(ctx, people.EndedSessionKey(session)); err != nil {
 		return err
 	}

@@ -1,16 +1,16 @@
 // Package session keeps sign-ins: each is a family of refresh tokens, of which one is good at a
 // time, and the access tokens that come with them.
 //
-// A refresh exchanges the good token for its successor. The tokens before it get the one that
-// is good then for ten seconds more, because tabs refresh at the same time and answers get lost.
-// After that such a token must be in the hands of two: the session ends, with all tokens and
-// streams. A session also ends 30 days after its last refresh, 90 days after its beginning,
-// and when its owner or an operator says so.
+// A refresh exchanges the good token for its successor. The tokens before it get the one that is
+// good then for ten seconds more, because tabs refresh at the same time and answers get lost.
+// After that such a token must have two holders, so the session ends, with all tokens and
+// streams. A session also ends 30 days after its last refresh, 90 days after its beginning, and
+// when its owner or an operator says so.
 //
-// It owns the table sessions. The row of a session goes in one plan with a note that it
-// ended; the note goes when its access tokens are refused everywhere (Revoker), which Run
-// sees to if a process ended in between. It does not own access tokens (Issue) nor how
-// somebody proves who they are.
+// It owns the table sessions. The row of a session goes in one plan with a note that it ended;
+// the note goes when its access tokens are refused everywhere (Revoker), which Run sees to if a
+// process ended in between. It does not own access tokens (Issue) or the proof of a user's
+// identity.
 //
 // Concurrency: a Service is safe for concurrent use, also by several processes.
 package session
@@ -163,7 +163,7 @@ type Opening struct {
 	ends    []people.EndedSession
 }
 
-// Begin prepares a session of a user: somebody commits its writes, and then asks for its
+// Begin prepares a session of a user. The caller commits its writes, and then asks for its
 // tokens. newUser says that the plan makes the user's row.
 func (s *Service) Begin(ctx context.Context, user, device string, newUser bool) (*Opening, error) {
 	now := s.cfg.Clock()
@@ -204,13 +204,13 @@ func (o *Opening) Done(ctx context.Context) (Tokens, error) {
 	return s.tokens(o.token, o.now, o.now)
 }
 
-// ErrSpent says that what a user has proven who they are with was used before.
+// ErrSpent reports that the user's proof of identity was used before.
 var ErrSpent = errors.New("session: the proof was used before")
 
 // condSpent names the write that uses a proof up.
 const condSpent = "spent"
 
-// Proof is something with which a user can prove once who they are.
+// Proof is a proof of identity that a user can use once.
 type Proof struct {
 	Hash  [people.HashSize]byte
 	Until time.Time // from then on it is refused anyway
@@ -222,8 +222,8 @@ func (p Proof) spend() store.Write {
 	return store.Write{Op: store.OpPut, Key: row.Key(), Item: row.Item(), Cond: store.Absent(), Name: condSpent}
 }
 
-// Open begins a session of a user who has proven who they are. The plan that does uses the proof
-// up. Errors: ErrSuspended, ErrTooMany, ErrSpent.
+// Open begins a session of a user who has proven their identity. The plan that does uses the
+// proof up. Errors: ErrSuspended, ErrTooMany, ErrSpent.
 func (s *Service) Open(ctx context.Context, user, device string, proof Proof) (Tokens, error) {
 	for range races {
 		o, err := s.Begin(ctx, user, device, false)
@@ -376,7 +376,7 @@ func (s *Service) rotate(ctx context.Context, row people.Session, t token, now t
 	case Refusal(failed) != nil:
 		return false, s.store.Durable(ctx, Refusal(failed))
 	}
-	return false, nil // who was faster made the same successor, or ended the session
+	return false, nil // a faster request made the same successor, or ended the session
 }
 
 // again answers a token that was used just before, with the one that is good: its successor,

@@ -13,10 +13,10 @@ import (
 // each behind its length, a secret of 256 bits, and a mark that proves that this
 // installation has made it.
 //
-// The first secret is random, each following one the keyed hash of the one before: whoever
-// refreshes with the same token gets the same successor, and nothing that can be used is stored.
-// Only the hash of the token in the store makes one good; the mark tells a token that was
-// good once from one that somebody made up, so that a session's id is not enough to end it.
+// The first secret is random, each following one the keyed hash of the one before. So all
+// refreshes with the same token get the same successor, and nothing that can be used is stored.
+// Only the hash of the token in the store makes a token valid. The mark distinguishes a formerly
+// valid token from a forged one, so that a session's id is not enough to end it.
 const (
 	tokenPrefix = "prt_"
 	secretSize  = 32

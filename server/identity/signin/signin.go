@@ -1,9 +1,9 @@
-// Package signin turns what somebody proves into a session: a code that was sent to their
+// Package signin turns a proof of identity into a session: a code that was sent to their
 // identifier, or a token of an issuer that this installation trusts.
 //
-// It owns who is meant by an identifier that nobody has yet: a new user, made in the plan that
-// uses the code up and begins the session, or nobody where people cannot sign up by
-// themselves. It does not own codes, identifiers or sessions.
+// It decides about an identifier that no user has yet. Where people can sign up by themselves,
+// it makes a new user in the plan that uses the code up and begins the session. Otherwise it
+// refuses the identifier. It does not own codes, identifiers or sessions.
 //
 // Concurrency: a Service is safe for concurrent use, also by several processes.
 package signin
@@ -42,7 +42,7 @@ type Config struct {
 	Clock  func() time.Time
 	Pepper []byte     // of codes, otp.PepperSize
 	Outbox otp.Outbox // nil: there are no codes
-	// SignUp lets people in whose identifier nobody has; they become new users.
+	// SignUp admits people whose identifier no user has yet; they become new users.
 	SignUp    bool
 	Limiter   otp.Limiter // may be nil
 	Sessions  *session.Service
@@ -128,7 +128,7 @@ func (s *Service) WithCode(ctx context.Context, p Proof) (tokens session.Tokens,
 	return tokens, newUser, err
 }
 
-// open prepares the session of whoever has an identifier, who may be new.
+// open prepares the session of the user who has an identifier, or of a new user.
 func (s *Service) open(
 	ctx context.Context, id identifier.Identifier, device string,
 ) (o *session.Opening, newUser bool, writes []store.Write, err error) {
@@ -152,8 +152,8 @@ func (s *Service) open(
 }
 
 // WithToken begins a session with a token of an issuer. The plan that does uses the token up, for
-// all processes; who loses the answer gets another one from the issuer. Errors: ErrNoIssuer,
-// ErrForeignToken, ErrIssuerAway, session.ErrSuspended, session.ErrTooMany.
+// all processes; a client that loses the answer gets another one from the issuer. Errors:
+// ErrNoIssuer, ErrForeignToken, ErrIssuerAway, session.ErrSuspended, session.ErrTooMany.
 func (s *Service) WithToken(ctx context.Context, token, device string) (session.Tokens, error) {
 	if s.cfg.Exchanger == nil {
 		return session.Tokens{}, ErrNoIssuer

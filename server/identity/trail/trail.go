@@ -1,12 +1,12 @@
-// Package trail records what matters to the security of an installation: who signed in, who
-// was refused, what ended. Each event is a row of the audit, with actor, target and outcome;
-// what operators do is there already, as calls.
+// Package trail records the security events of an installation, such as sign-ins, refusals
+// and ends of sessions. Each event is a row of the audit, with actor, target and outcome.
+// The calls of operators are in the audit already.
 //
-// It owns how events are named, and that somebody who fails again and again does not fill
+// It owns the names of events, and the rule that repeated failures of a caller do not fill
 // the audit: of equal failures the first few of a minute are recorded one by one, and the
 // rest as a number. Rows and their retention belong to package audit, lines of the log to
-// whoever something happens to. What users write, tokens, codes and identifiers have no
-// place in an event; who is not known yet is named by a hash.
+// the package in which the event happens. Content of users, tokens, codes and identifiers
+// have no place in an event; a hash names an actor that is not known yet.
 //
 // Concurrency: a Recorder is safe for concurrent use.
 package trail
@@ -31,21 +31,22 @@ type Action string
 // The actions.
 const (
 	CodeRequested  Action = "code_requested"       // a one-time code was sent, or was not
-	SignedIn       Action = "signed_in"            // somebody has proved who they are, or has not
+	SignedIn       Action = "signed_in"            // a user has proved an identity, or has failed to
 	RefreshReused  Action = "refresh_token_reused" // a token that was replaced came again
 	SessionEnded   Action = "session_ended"        // by its user or the server
 	UserDeleted    Action = "user_deleted"         // by the user
-	RoleChanged    Action = "role_changed"         // of who may do what with a topic
+	RoleChanged    Action = "role_changed"         // of the permissions on a topic
 	TokenIssued    Action = "user_token_issued"    // for a service account
 	ServiceRefused Action = "service_refused"      // a key that is not good, or a missing scope
 	RoleRequired   Action = "operator_refused"     // an operator's call that wants another role
-	GroupDied      Action = "group_died"           // of a topic: nobody was heard from
+	GroupDied      Action = "group_died"           // of a topic: no member sent a heartbeat
 )
 
 // OK is the outcome of what was done; any other is one word that says why it was not.
 const OK = "ok"
 
-// Who is named in events: a word and an id. An operator is named by the name alone.
+// Names of actors and targets in events: a word and an id. An operator is named by the name
+// alone.
 
 // User names a user.
 func User(id string) string { return "user/" + id }
@@ -59,8 +60,8 @@ func Service(id string) string { return "service/" + id }
 // Event is what happened.
 type Event struct {
 	Action  Action
-	Actor   string // who did it
-	Target  string // to whom; empty if there is nobody
+	Actor   string // the actor
+	Target  string // of the action; empty if it has none
 	Outcome string // OK, or why not
 	Detail  string // for people
 }
@@ -81,7 +82,7 @@ type Config struct {
 const (
 	window     = time.Minute
 	perWindow  = 5      // equal failures that are recorded one by one
-	inAll      = 300    // failures of a window that are, whatever they are
+	inAll      = 300    // failures of a window that are, of all kinds together
 	maxWindows = 10_000 // different failures that are told apart
 	flushTime  = 10 * time.Second
 )
@@ -96,8 +97,8 @@ type Recorder struct {
 	singles int
 }
 
-// failure is what makes failures equal: whoever tries to get at somebody does so under many
-// names, so the actor does not.
+// failure is what makes failures equal. The actor does not count, because an attacker tries
+// to get at a target under many names.
 type failure struct {
 	action          Action
 	target, outcome string
@@ -136,7 +137,7 @@ func (r *Recorder) single(e Event) bool {
 	defer r.mu.Unlock()
 	c := r.windows[key]
 	if c == nil {
-		if len(r.windows) >= maxWindows { // the rest are one failure of an action on nobody
+		if len(r.windows) >= maxWindows { // the rest are one failure of an action without a target
 			key = failure{action: e.Action, outcome: e.Outcome}
 			c = r.windows[key]
 		}

@@ -221,8 +221,9 @@ func (a *API) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 	writeError(a.errors, w, r, out)
 }
 
-// isStranger reports whether a request showed nothing that anybody issued. Who shows an old token
-// is to learn that, whoever else calls from the same address.
+// isStranger reports whether a request carried no credential that the installation issued. A
+// caller with an expired token must get that answer, regardless of other callers from the same
+// address.
 func isStranger(err error) bool {
 	return errors.Is(err, auth.ErrMissingToken) || errors.Is(err, auth.ErrInvalidToken) && !errors.Is(err, auth.ErrRevoked)
 }

@@ -52,7 +52,8 @@ func (h *history) check(ctx context.Context, header http.Header) error {
 	return ErrHistory
 }
 
-// say puts into an answer what it may show; what was read for it must be on stable storage.
+// say puts into an answer what it may show; the rows that were read for it must be on
+// stable storage.
 func (h *history) say(header http.Header) {
 	if h != nil {
 		header.Set(place.Header, place.Place{Generation: h.of.Generation(), Commit: h.of.Shown()}.String())

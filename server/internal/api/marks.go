@@ -34,7 +34,7 @@ func (h *deliveryHandler) recordMarks(
 		room <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-room }()
-			defer func() { // whoever recovers for the handler does not do so here
+			defer func() { // the recovery of the handler's goroutine does not cover this one
 				if p := recover(); p != nil {
 					errs[i] = fmt.Errorf("%w: %v\n%s", chat.ErrPanic, p, debug.Stack())
 				}

@@ -27,7 +27,7 @@ func (h *chatHandler) changeMember(
 func roleOf(r chatv1.MemberRole) table.Role {
 	switch r {
 	case chatv1.MemberRole_MEMBER_ROLE_OWNER:
-		return table.Owner // which nobody is made; the rules say so
+		return table.Owner // which no call can grant; the rules say so
 	case chatv1.MemberRole_MEMBER_ROLE_ADMIN:
 		return table.Admin
 	default:

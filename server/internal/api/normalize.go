@@ -246,8 +246,8 @@ const (
 	endOfStream  = 2
 )
 
-// unreadable makes the error of a request that connect could not read: an invalid
-// argument, whatever code connect gave it.
+// unreadable makes the error of a request that connect could not read: an invalid argument,
+// regardless of connect's code.
 func unreadable(code connect.Code, text string) *connect.Error {
 	if code == connect.CodeCanceled && strings.HasSuffix(text, io.ErrUnexpectedEOF.Error()) {
 		code = connect.CodeDataLoss // the client stopped sending, but may still read

@@ -1,10 +1,9 @@
 // Package app puts the server together: configuration, construction in order,
 // start, and stop in reverse.
 //
-// It owns the commands, the HTTP server and what it serves beside the API (health,
-// metrics, reflection), and the order of start and drain. Everything else is in the
-// packages it composes. Concurrency: Run is called once; what runs in the background is a
-// lifecycle.Service.
+// It owns the commands, the HTTP server and what it serves beside the API (health, metrics,
+// reflection), and the order of start and drain. Everything else is in the packages it
+// composes. Concurrency: Run is called once; background work runs as a lifecycle.Service.
 // It is one package because it only wires: each file connects one part of the server.
 package app
 
@@ -74,8 +73,8 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	return err
 }
 
-// explainDamage names the repair where a start has met a damaged file of the store: what is read at a
-// start may be in any block.
+// explainDamage names the repair where a start has met a damaged file of the store: a start may read
+// any block.
 func explainDamage(cfg Config, err error) error {
 	if cfg.distributed() || !errors.Is(err, store.ErrCorrupt) || errors.Is(err, backend.ErrDamaged) {
 		return err
@@ -99,8 +98,8 @@ func openBackend(cfg Config, stdout io.Writer, log *slog.Logger, fail func(error
 	return backend.Open(c)
 }
 
-// serviceOrder lists all services in the order of their start. HTTP is the last one: whoever
-// calls finds everything there.
+// serviceOrder lists all services in the order of their start. HTTP is the last one, so that
+// all services are ready for its callers.
 func (p *program) serviceOrder(ctx context.Context, listener net.Listener) ([]lifecycle.Service, error) {
 	web := p.server(localAddr(listener.Addr()))
 	guard := p.guard(listener)

@@ -10,10 +10,10 @@ import (
 	"github.com/parley-chat/parley/server/internal/topicrpc"
 )
 
-// bodyBounds bounds the wait for the bodies of requests: net/http bounds headers
-// only, and a server-wide bound would end streams. Without one, whoever sends a
-// header and no body holds a connection for ever, and does not even learn that a
-// token is missing: an answer waits for what is left of a body.
+// bodyBounds bounds the wait for the bodies of requests: net/http bounds headers only, and
+// a server-wide bound would end streams. Without one, a client that sends a header and no
+// body holds a connection for ever. It does not even learn that a token is missing, because
+// an answer waits for the rest of a body.
 //
 // Requests that consist of a stream are not bounded: those of reflection, and of consumers
 // of topics, which HTTP/2 alone has, and which show a token before anything is read.

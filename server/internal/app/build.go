@@ -34,8 +34,8 @@ import (
 	"github.com/parley-chat/parley/server/wait"
 )
 
-// program is what the server is made of. What only one mode has, the durable path or the
-// links to other processes, adds itself to the lists.
+// program is what the server is made of. Parts of only one mode, the durable path or the
+// links to other processes, add themselves to the lists.
 type program struct {
 	cfg      Config
 	backend  *backend.Backend
@@ -64,7 +64,7 @@ type program struct {
 	limits    identityplane.Limits
 	// certificate is the public listener's; nil for no TLS.
 	certificate *certificate.Certificate
-	recorded    func(stream string) // of search events; nil: nobody publishes them in this process
+	recorded    func(stream string) // of search events; nil: this process does not publish them
 	searchFull  func() bool         // whether the event log has no room for them; nil: it is not in this process
 }
 
@@ -235,8 +235,8 @@ func (p *program) close() {
 }
 
 // refuse counts, logs and answers a request that the gate stopped. The reason is one of few
-// words: whoever has no token must not be able to make metrics, nor to fill the log, in
-// which the same warning is written a few times and then counted.
+// words: a caller without a token must not be able to create metrics or fill the log, which
+// counts repetitions of a warning after the first few.
 func (p *program) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	reason := auth.Reason(err)
 	p.metrics.Refused(reason)

@@ -23,7 +23,7 @@ import (
 const (
 	exitClean     = 0 // nothing is wrong, or everything was repaired
 	exitFindings  = 1 // something is wrong
-	exitUnchecked = 2 // nobody knows
+	exitUnchecked = 2 // the check could not be made
 )
 
 const checkHelp = `  It reads everything: all checksums of the store and the event log, and whether heads, events, messages,
@@ -157,8 +157,9 @@ func openCopy(ctx context.Context, cfg backend.Config, from string) (data *backe
 	return data, func() { _ = data.Close(); remove() }, nil
 }
 
-// repairStore builds the store again if it is damaged, and says what that has cost. What the new one
-// lacks, the check puts back as far as the event log has it, and names what is lost.
+// repairStore builds the store again if it is damaged, and says what that has cost. The check
+// restores the events that the new store lacks, as far as the event log has them, and names the lost
+// ones.
 func repairStore(ctx context.Context, cfg backend.Config, out io.Writer) error {
 	r, err := backend.Repair(ctx, cfg)
 	if errors.Is(err, fs.ErrNotExist) {

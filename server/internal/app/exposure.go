@@ -26,8 +26,8 @@ const (
 )
 
 // reachable reports whether other machines can connect without a proxy in between. Without TLS
-// others on the network can then read what passes. It says nothing about who calls the
-// server: behind a proxy anyone may. For that, see developing.
+// others on the network can then read what passes. It says nothing about the clients of the
+// server: behind a proxy any client may call. For that, see developing.
 func (c Config) reachable() bool { return !c.onLoopback && !c.BehindProxy() }
 
 // developing reports whether only processes of this machine can call a standalone server. Demo

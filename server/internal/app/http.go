@@ -73,7 +73,8 @@ func (p *program) server(address string) *web {
 	p.handleHealth(mux, w, p.servesMetrics())
 	mux.HandleFunc("/", p.notFound)
 
-	// What is refused must not wait for its body either, and pages must be able to read why.
+	// A refused request must not wait for its body either, and pages must be able to read
+	// why.
 	w.srv = edge.NewServer(defaultBounds.wrap(withCORS(p.bounded(front), p.cfg.WebOrigins)), p.log.Handler())
 	return w
 }
@@ -177,8 +178,8 @@ func withCORS(next http.Handler, origins []string) http.Handler {
 		MaxAge: 7200,
 	}).Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Only browsers say where a page comes from. What is no POST goes by the policy in any
-		// case, which tells caches that the answer depends on it.
+		// Only browsers say where a page comes from. Requests other than POST go by the policy
+		// in any case, which shows caches that the answer depends on it.
 		if r.Method == http.MethodPost && len(r.Header["Origin"]) == 0 {
 			next.ServeHTTP(w, r)
 			return

@@ -24,7 +24,8 @@ func (p *program) buildLimits(reader *view.Reader) (err error) {
 	return err
 }
 
-// buildIdentity makes who may come in. Chats, hub, topics and limits must exist.
+// buildIdentity makes the authentication of callers. Chats, hub, topics and limits must
+// exist.
 func (p *program) buildIdentity() (err error) {
 	p.identity, err = identityplane.New(identityplane.Config{
 		Backend: p.backend, Clock: p.cfg.clocks.Wall, Logger: p.log, Metrics: p.metrics, Key: p.key, Chats: p.chats,
@@ -45,19 +46,19 @@ func (p *program) buildIdentity() (err error) {
 	return nil
 }
 
-// endStreams ends what is open, for whoever may to open it again.
+// endStreams ends all open streams; clients that still have access open them again.
 func (p *program) endStreams() {
 	p.hub.EndAll()
 	p.topics.Streams().EndRevoked(func(topicrpc.Identity) bool { return true })
 }
 
-// streamOwner is who opened a stream.
+// streamOwner is the principal that opened a stream.
 func streamOwner(o delivery.OpenParams) auth.Principal {
 	return auth.Principal{UserID: o.UserID, SessionID: o.SessionID, IssuedAt: o.IssuedAt, Service: o.Service,
 		ServiceKey: o.ServiceKey, SigningKey: o.SigningKey}
 }
 
-// consumerOf is who opened a stream of topics.
+// consumerOf is the principal that opened a stream of topics.
 func consumerOf(id topicrpc.Identity) auth.Principal {
 	return auth.Principal{UserID: id.Principal, SessionID: id.Session, IssuedAt: id.IssuedAt, Service: id.Service,
 		ServiceKey: id.ServiceKey, SigningKey: id.SigningKey}

@@ -14,8 +14,9 @@ import (
 	"github.com/parley-chat/parley/workers/pipeline"
 )
 
-// What fanout and the projector wait for, and how long: in this process fanout repairs what
-// the hub has mostly seen, and nobody is in a hurry. An answer costs the broker about the same whatever is in it.
+// The bytes and the time for which a fetch of fanout and the projector waits. In this process fanout repairs changes
+// that the hub has mostly applied, so no client waits for it. An answer costs the broker about the same for any
+// content.
 const (
 	minFetch     = 2 << 20
 	maxFetchWait = 1 * time.Second

@@ -19,8 +19,8 @@ const searchRetention = 7 * 24 * time.Hour
 // store is far away.
 const searchLanes = 4
 
-// buildSearch makes the service that records search events. Who publishes them adds itself
-// to recorded.
+// buildSearch makes the service that records search events. The component that publishes
+// them adds itself to recorded.
 func (p *program) buildSearch() api.Service {
 	lanes := 1
 	if p.cfg.distributed() {

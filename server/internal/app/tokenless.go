@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxTokenlessRequest bounds a message of those who need no token, in bytes.
+	// maxTokenlessRequest bounds a message of callers without a token, in bytes.
 	maxTokenlessRequest = 4 << 10
 	// watchGrace is the time that watchers of health have to learn of a drain
 	// before their streams end.

@@ -14,8 +14,8 @@ func (p *program) webClient() http.Handler {
 	return webclient.Handler(demo, p.webCodes(), http.HandlerFunc(p.notFound))
 }
 
-// webCodes says how codes get to who signs in. A log is named only in development: elsewhere it is
-// not for those who sign in.
+// webCodes says how codes get to a user who signs in. A log is named only in development:
+// elsewhere it is not for those who sign in.
 func (p *program) webCodes() webclient.Codes {
 	way := p.identity.CodeWay()
 	codes := webclient.Codes{To: "any", Log: way == "log" && p.cfg.developing()}

@@ -44,7 +44,7 @@ func (p *program) printWelcome(stdout io.Writer, addr net.Addr) {
 	if users := p.demoUsers(); users != nil {
 		p.printDemo(&b, base, users)
 	}
-	_, _ = io.WriteString(stdout, b.String()) // nobody may be reading
+	_, _ = io.WriteString(stdout, b.String()) // stdout may have no reader
 }
 
 // printFull says that writes are refused, if they are, and what helps.
@@ -80,8 +80,8 @@ func (p *program) printDemo(b *strings.Builder, base string, users []string) {
 	fmt.Fprintln(b)
 }
 
-// absolute is where a directory is, for whoever does not know where the program was
-// started.
+// absolute returns the full path of a directory, for a reader who does not know where the
+// program was started.
 func absolute(dir string) string {
 	if abs, err := filepath.Abs(dir); err == nil {
 		return abs

@@ -2,7 +2,7 @@
 //
 // It owns what is between the wire and the use cases: the handlers, which procedures need no
 // access token and how they are bounded, and its part of the table of errors. It does not own
-// the chain around the handlers (package api) nor who has a token (package auth).
+// the chain around the handlers (package api) nor the check of tokens (package auth).
 //
 // Concurrency: a Server is safe for concurrent use.
 package authapi
@@ -148,8 +148,8 @@ func (s *Server) RevokeSession(
 	return &authv1.RevokeSessionResponse{}, nil
 }
 
-// RevokeAllSessions implements AuthService. What others have made in the user's name ends too,
-// unless the caller's own session continues, whose tokens would end with them.
+// RevokeAllSessions implements AuthService. Tokens that others have made in the user's name
+// end too, unless the caller's own session continues, whose tokens would end with them.
 func (s *Server) RevokeAllSessions(
 	ctx context.Context, req *authv1.RevokeAllSessionsRequest,
 ) (*authv1.RevokeAllSessionsResponse, error) {
@@ -178,7 +178,7 @@ func (s *Server) end(ctx context.Context, caller auth.Principal, id, reason stri
 	return err
 }
 
-// principal is who calls a procedure that needs an access token.
+// principal is the caller of a procedure that needs an access token.
 func principal(ctx context.Context) (auth.Principal, error) {
 	p, ok := auth.PrincipalFrom(ctx)
 	if !ok {

@@ -30,9 +30,9 @@ const (
 
 var errFull = errors.New("authapi: too many are signing in: try again")
 
-// Door lets calls without a token in, a number at a time. A call takes room when all of it is
-// there, so that nobody keeps others out by being slow, and each procedure has room of its
-// own: whoever asks for codes does not keep people from refreshing.
+// Door admits calls without a token, a bounded number at a time. A call takes room when its
+// whole body has arrived, so that a slow caller does not keep others out. Each procedure has
+// room of its own, so that callers that ask for codes do not keep people from refreshing.
 //
 // A network is a /24 of IPv4 or a /64 of IPv6, of which one customer may have all addresses.
 // Many people behind one address have enough of their share, since room is needed only while
@@ -62,7 +62,7 @@ func NewDoor(most int, client func(r *http.Request) netip.Prefix, full http.Hand
 	return &Door{Client: client, Full: full, most: most, inside: map[place]int{}}
 }
 
-// visitor is who calls without a token.
+// visitor is a caller without a token.
 type visitor struct {
 	door   *Door
 	client netip.Prefix
@@ -114,8 +114,8 @@ func (d *Door) enter(bounds ...bound) (leave func(), ok bool) {
 	}, true
 }
 
-// work surrounds the handlers: what came through a Door takes room there, now that all of it
-// has been read.
+// work surrounds the handlers: a call that came through a Door takes room there, now that
+// its whole body has been read.
 func work(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 		v, ok := ctx.Value(visitorKey{}).(visitor)

@@ -147,8 +147,8 @@ func (t *Tap) drop(c net.Conn) {
 	delete(t.conns, c)
 }
 
-// session parses one connection. Each function reads one direction to its end. What it reads
-// is forwarded automatically, unless rewrites is set.
+// session parses one connection. Each function reads one direction to its end. The bytes
+// that it reads are forwarded automatically, unless rewrites is set.
 type session struct {
 	requests, answers func(in io.Reader, out io.Writer) error
 	rewrites          bool // answers writes to out itself

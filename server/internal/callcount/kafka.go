@@ -66,8 +66,8 @@ func frame(r io.Reader) ([]byte, error) {
 }
 
 func (k *kafka) requests(in io.Reader, _ io.Writer) error {
-	// No reader with a buffer: what is read has been forwarded. Every request has more
-	// than a head, so that none is answered before it is known here.
+	// No reader with a buffer: the bytes that were read have been forwarded. Every request
+	// has more than a head, so that none is answered before it is known here.
 	for {
 		var head [12]byte // size, key, version, correlation id
 		if _, err := io.ReadFull(in, head[:]); err != nil {

@@ -2,8 +2,8 @@
 // server-sent events. Frames of streams are encoded once for all that get them; a
 // response is put together from them here.
 //
-// It owns the formats and what the id of an event says ([Place]); it does not own
-// frames (package frame) nor who gets them (package delivery).
+// It owns the formats and the meaning of the id of an event ([Place]); it does not own
+// frames (package frame) nor their recipients (package delivery).
 //
 // # Concurrency
 //
@@ -156,9 +156,9 @@ func (jsonCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	return append(dst, '\n'), err
 }
 
-// JSON is how messages are written as JSON. Zeros are shown: who reads JSON by eye, or in
-// a language without contracts, would miss them. What is not set where that means
-// something is left out.
+// JSON is how messages are written as JSON. Zeros are shown: a person who reads JSON, or a
+// client in a language without contracts, would miss them. Unset fields are left out where
+// their absence has a meaning.
 var JSON = protojson.MarshalOptions{EmitDefaultValues: true}
 
 func (jsonCodec) Unmarshal(b []byte, m any) error {

@@ -96,7 +96,7 @@ type Place struct {
 // NewPlace is where a stream begins: with nothing, with a token of Sync, or behind
 // an event. It fills the request accordingly. Errors: ErrPlace.
 //
-// What follows on something that is not part of the history any more begins with nothing.
+// A stream that follows on an event or token outside of the history begins with nothing.
 func NewPlace(
 	user string, history store.History, after string, req *deliveryv1.SubscribeRequest,
 ) (*Place, error) {

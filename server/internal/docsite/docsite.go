@@ -7,8 +7,8 @@
 //
 // # Concurrency
 //
-// The handler is safe for concurrent use. Pages are made when the first one is asked for,
-// so that a process which nobody reads from does not pay for them, and never change.
+// The handler is safe for concurrent use. Pages are made when the first one is requested, so
+// that a process without readers does not pay for them, and never change.
 package docsite
 
 import (
@@ -25,7 +25,7 @@ import (
 
 const (
 	kind     = "text/html; charset=utf-8"
-	maxQuery = 200 // bytes of a search; what is behind them is not looked for
+	maxQuery = 200 // bytes of a search; later bytes are not searched
 )
 
 //go:embed site.css
@@ -127,7 +127,7 @@ func (s *site) search(w http.ResponseWriter, r *http.Request) {
 	}
 	query = strings.ToValidUTF8(query, "")
 	body, err := s.render(&page{url: "/docs/search", title: "Search"}, query, found(query, s.index.search(query)))
-	if err != nil { // what is rendered is ours
+	if err != nil { // the rendered text is Parley's own
 		http.Error(w, "the answer cannot be shown", http.StatusInternalServerError)
 		return
 	}

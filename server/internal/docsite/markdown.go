@@ -47,8 +47,8 @@ func renderDocument(file string, source []byte) (*page, error) {
 	return p, nil
 }
 
-// links makes links to files of the tree those to their pages. What is no page cannot be
-// reached from here and stays as text.
+// links makes links to files of the tree those to their pages. A link to a file that is no
+// page cannot be followed from here and stays as text.
 func links(doc ast.Node, file string) {
 	var all []*ast.Link
 	_ = ast.Walk(doc, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // never fails

@@ -385,7 +385,7 @@ func (n *inode) flip(at int64, bit int) {
 	}
 }
 
-// end is behind the last byte that is not zero: what was allocated ahead holds nothing.
+// end is behind the last byte that is not zero: blocks allocated ahead hold nothing.
 func (n *inode) end() int64 {
 	for i := pagesFor(n.data.size) - 1; i >= 0; i-- {
 		p := n.data.pages[i]

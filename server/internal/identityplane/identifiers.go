@@ -22,7 +22,7 @@ func newIdentifiers(st store.Store, clock func() time.Time) identifiers {
 func (d identifiers) Lookup(ctx context.Context, text string) (user string, err error) {
 	id, err := identifier.Parse(text)
 	if err != nil {
-		return "", nil //nolint:nilerr // what is no identifier is nobody's
+		return "", nil //nolint:nilerr // no user has a text that is no identifier
 	}
 	return d.Directory.Lookup(ctx, id)
 }

@@ -1,6 +1,5 @@
-// Package identityplane puts identity together: who may come in, by which tokens and keys,
-// how people sign in and what they say of themselves, what ends all that, and how often
-// everybody may call.
+// Package identityplane sets up identity: admission by tokens and keys, sign-in, profiles,
+// revocation, and rate limits.
 //
 // It owns the order in which these parts are made, what one needs of another, their metrics,
 // and that what happens to accounts is in the audit. It owns no rule: each part has its own
@@ -66,8 +65,8 @@ type Config struct {
 	Full http.HandlerFunc
 	// Client is the network that a request comes from.
 	Client func(r *http.Request) netip.Prefix
-	// Revoke ends what is open by the tokens that a revocation covers; EndAll all that is open,
-	// for whoever may to open it again.
+	// Revoke ends everything that is open by the tokens that a revocation covers. EndAll ends
+	// everything that is open; clients that still have access open it again.
 	Revoke func(r auth.Revocation)
 	EndAll func()
 }
@@ -156,7 +155,8 @@ func (p *Plane) ensureUser(ctx context.Context, user string) error {
 	return nil
 }
 
-// buildRevocations makes what knows who was revoked, which it reads before anybody is let in.
+// buildRevocations makes the service of revocations, which reads all of them before the
+// server admits callers.
 func (p *Plane) buildRevocations() (err error) {
 	p.revoked, err = revocation.New(revocation.Config{
 		Store: p.cfg.Backend.Store, Clock: p.cfg.Clock, Shared: p.cfg.Shared, Logger: p.cfg.Logger,

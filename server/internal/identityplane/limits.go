@@ -19,8 +19,8 @@ import (
 	"github.com/parley-chat/parley/server/view"
 )
 
-// How many of a user's chats are looked at for answers, those with the newest messages first: so
-// many that nobody hides those without an answer behind others.
+// How many of a user's chats are checked for answers, those with the newest messages first: so
+// many that a user cannot hide those without an answer behind others.
 const (
 	pageOfChats  = 100
 	pagesOfChats = 10
@@ -98,9 +98,9 @@ func (cfg LimitsConfig) load() *ratelimit.Load {
 	return l
 }
 
-// caller is who pays for a call.
+// caller is the caller that is charged for a call.
 func caller(ctx context.Context) ratelimit.Caller {
-	user, _ := auth.PrincipalFrom(ctx) // nobody yet, where there is none
+	user, _ := auth.PrincipalFrom(ctx) // the zero principal, where there is none yet
 	return ratelimit.Caller{User: user.UserID, Session: user.SessionID, Service: user.ByService() != "",
 		Address: edge.Address(ctx)}
 }
@@ -120,8 +120,8 @@ func (cfg LimitsConfig) haveDirect(ctx context.Context, user, other string) (boo
 	return it != nil, err
 }
 
-// unanswered counts the people to whom a user has made direct chats who did not answer, up to
-// most, among the chats with the newest messages.
+// unanswered counts the people to whom a user has made direct chats and from whom there is no
+// answer, up to most, among the chats with the newest messages.
 func unanswered(reader *view.Reader) func(ctx context.Context, user string, most int) (int, error) {
 	return func(ctx context.Context, user string, most int) (n int, err error) {
 		token := ""
@@ -150,8 +150,8 @@ func unanswered(reader *view.Reader) func(ctx context.Context, user string, most
 	}
 }
 
-// isUnanswered reports whether a chat is a direct one that a user has made, and in which nobody
-// else has written.
+// isUnanswered reports whether a chat is a direct one that a user has made, and in which the
+// other person has not written.
 func isUnanswered(ctx context.Context, reader *view.Reader, user string, c *chatv1.Chat) (bool, error) {
 	if c.GetType() != chatv1.ChatType_CHAT_TYPE_DIRECT || c.GetCreatedBy() != user {
 		return false, nil
@@ -162,7 +162,7 @@ func isUnanswered(ctx context.Context, reader *view.Reader, user string, c *chat
 	return byOne(messages.GetMessages(), user), err
 }
 
-// byOne reports whether nobody but a user has sent any of the messages.
+// byOne reports whether a user has sent all of the messages.
 func byOne(messages []*messagev1.Message, user string) bool {
 	for _, m := range messages {
 		if m.GetSenderId() != user {

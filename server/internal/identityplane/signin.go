@@ -106,9 +106,9 @@ func (p *Plane) codeOutbox() (otp.Outbox, error) {
 	return queue, nil
 }
 
-// CodeWay is the way of codes to people: log, smtp, webhook or none. Where it is not set, a server
-// on loopback shows codes in its log, to whoever tries it; elsewhere a log is read by more people
-// than may sign in as others.
+// CodeWay is the way of codes to people: log, smtp, webhook or none. If it is not set, a server on
+// loopback writes codes to its log, for the person who tries it out. On other servers, more people
+// read the log than may sign in as others.
 func (p *Plane) CodeWay() string {
 	way := p.cfg.Settings.Codes.Way
 	switch {

@@ -258,7 +258,7 @@ func (a *audit) due(p *publication) (since stamp, ok bool) {
 			ok = false
 		case p.ret.before(s.call):
 			ok = true
-			// What a member still has when the group is moved, it may acknowledge.
+			// A member may acknowledge a message that it still has when the group is moved.
 			if a.answered(p.place, s.call) {
 				since = s.call
 			}
@@ -334,8 +334,8 @@ func (a *audit) losses() {
 	}
 }
 
-// floors holds that places and statuses claim nothing that is not acknowledged. What is done below a
-// place is the latest of what is done in it.
+// floors holds that places and statuses claim nothing that is not acknowledged. A position
+// counts as done when all positions up to it are done.
 func (a *audit) floors() {
 	if a.g.ended || len(a.seeks) > 0 {
 		return
@@ -358,7 +358,7 @@ func (a *audit) floors() {
 		}
 	}
 	for _, p := range a.g.probes {
-		if !a.g.mortal { // what it missed while it was dead may have been removed
+		if !a.g.mortal { // messages missed while it was dead may have been removed
 			hold("floor", p, p.floors)
 		}
 	}

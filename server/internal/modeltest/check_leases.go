@@ -41,9 +41,8 @@ func (a *audit) released(d *delivery, later stamp) bool {
 	return !later.at.Before(start.Add(a.least(d)))
 }
 
-// gone reports whether a message may be done with before a moment, though the member has not said so: it
-// has a dead letter, was purged, or its time is over. What members say of it means nothing then, and is
-// answered as done.
+// gone reports whether a message may be done with before a moment, though the member has not said so: it has a dead
+// letter, was purged, or its time is over. Statements of members about it mean nothing then, and are answered as done.
 func (a *audit) gone(at place, before stamp) bool {
 	if purge := a.t.purgeOf(at); purge != nil && purge.call.before(before) {
 		return true
@@ -119,15 +118,15 @@ func (a *audit) late(at place, list []*delivery, s *settlement) {
 	}
 }
 
-// follows reports whether a delivery came after what the member said, who had the message until then.
-// In simulated time another session gets it after that, unless all happens at one moment:
+// follows reports whether a delivery came after the statement of the member that had the message until
+// then. In simulated time another session gets it after that, unless all happens at one moment:
 //
 //  1. The lease is over. The member acknowledges the message; its call is on its way.
 //  2. Another member gets the message, and acknowledges it.
 //  3. The call of the first member arrives. It is answered as done, because the message is.
 //
-// The same session may have got it again before: what it says of a delivery that it has read counts for
-// one that is on its way to it.
+// The same session may have got it again before: its statement about a delivery that it has read counts
+// for one that is on its way to it.
 func (a *audit) follows(s *settlement, d *delivery) bool {
 	if a.Simulated && d.session != s.session {
 		return s.ret.before(d.at) || s.call.at.Before(d.at.at)

@@ -113,8 +113,9 @@ func (a *audit) lifetime(p *publication, d *delivery) {
 }
 
 // ledger holds that what the group lost is counted, by its cause, and nothing else is. A group that
-// moves may lose the same message again. What a group missed while it was dead may count for its death.
-// Of what was published before the group, only what it holds is due to it: not what was complete.
+// moves may lose the same message again. The messages that a group missed while it was dead may count
+// for its death. Of what was published before the group, only what it holds is due to it: not what was
+// complete.
 func (a *audit) ledger() {
 	if a.g.ended || len(a.seeks) > 0 {
 		return

@@ -290,7 +290,7 @@ func (w *World) watch(t *topicState) {
 // askStatus asks how far the newest messages have come.
 func (w *World) askStatus(ctx context.Context, t *topicState) {
 	if t.trims() || t.short == changes {
-		return // what it asks for may be gone
+		return // the requested messages may be gone
 	}
 	w.mu.Lock()
 	newest := slices.Clone(t.order[max(0, len(t.order)-3):])

@@ -19,17 +19,17 @@
 //     are not stored yet, which takes a second.
 //   - A change of a group is repeated until it is answered. Deliveries between its first call and
 //     its answer belong to either side.
-//   - Other settings of a group end its leases, and count no attempt. A change of max_in_flight alone
-//     does not: members keep what they have. A filter applies to what was not delivered before; what a
-//     filter left out stays left out. So a group has to get what all of its filters let through.
-//   - A message whose time to live is over comes no more, and counts as acknowledged. A member that has it
-//     may still acknowledge it; whether that counts, or the message counts as expired, is the server's
-//     choice from the earliest moment at which it may have ended. What the group never acknowledged counts.
+//   - Other settings of a group end its leases, and count no attempt. A change of max_in_flight alone does not: members
+//     keep what they have. A filter applies to what was not delivered before; messages that a filter left out stay left
+//     out. So a group has to get what all of its filters let through.
+//   - A message whose time to live is over comes no more, and counts as acknowledged. A member that has it may still
+//     acknowledge it; whether that counts, or the message counts as expired, is the server's choice from the earliest
+//     moment at which it may have ended. A message that the group never acknowledged counts.
 //   - What is parked waits for UnparkKeys, and holds what has its key. Its attempts count from the
 //     beginning then.
-//   - A purge is repeated until it is answered, so it may remove from its first call on. The answer says
-//     where it ended; what is published meanwhile is on either side. What is before that place comes no
-//     more, is not waited for, and counts in the ledger if the group had not acknowledged it.
+//   - A purge is repeated until it is answered, so it may remove from its first call on. The answer says where it
+//     ended; messages published meanwhile are on either side. What is before that place comes no more, is not waited
+//     for, and counts in the ledger if the group had not acknowledged it.
 //   - A change of the completion mode takes no acknowledgement. While one to OFFSET_WATERMARK is under way,
 //     and until one back is answered, a kill may.
 //   - The id of a message holds over a kill as long as its message is in the log. Topics whose messages are
@@ -37,14 +37,14 @@
 //   - With the selection HASH a key has one member while no session begins or ends. A session whose end was not
 //     answered may be there until the next kill.
 //   - What was said on a stream that breaks before the answer was done, or not. It is not repeated.
-//   - A redriven letter stands behind what was published since, for its group alone, and starts with attempt 1. If
-//     the call has no answer, each letter was put back once, or not at all; it may stay claimed, and what is
-//     behind it of its key waits then. What was discarded before a call is not put back.
+//   - A redriven dead letter stands behind the messages published since, for its group alone, and its attempts start
+//     from the beginning. If the call has no answer, each dead letter was put back once, or not at all. It may stay
+//     claimed, and later ones of its key wait then. A dead letter that was discarded before a call is not put back.
 //   - A backfill of what is not complete has what a group had not acknowledged when it began, which is between
 //     the first call and the answer. It keeps that while it waits for members. Of what was acknowledged
 //     before, it has nothing, unless a kill took the acknowledgement.
-//   - A backfill has all that was published before the group and that it asks for. What is published
-//     while the group subscribes may be part of it. One that is cancelled and started again continues.
+//   - A backfill has all that was published before the group and that it asks for. A message that is published while
+//     the group subscribes may be part of it. One that is cancelled and started again continues.
 //
 // Concurrency: a World starts goroutines in Start and ends them in Settle. Its methods are for one
 // goroutine.

@@ -55,7 +55,7 @@ type session struct {
 	start, opened stamp
 	end, gone     stamp
 	last          stamp         // the last moment at which it was there for certain
-	talk          *conversation // nil: what the member says is a call of its own
+	talk          *conversation // nil: each statement of the member is a call of its own
 }
 
 // endedBefore reports whether the session may have ended before a moment.
@@ -170,8 +170,8 @@ func (h *history) stamp() stamp {
 	return now
 }
 
-// outage reports whether the server was killed between two moments. Its memory was lost then: who
-// has what, and acknowledgements that were answered before they were stored.
+// outage reports whether the server was killed between two moments. Its memory was lost then: the
+// holders of messages, and acknowledgements that were answered before they were stored.
 func (h *history) outage(from, to stamp) bool {
 	for _, o := range h.outages {
 		if o.meets(from, to) {

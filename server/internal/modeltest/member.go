@@ -305,7 +305,7 @@ func (m *member) handle(s *session, list []*delivery) {
 				sleep(m.stop, lease+lease/5)
 				m.settle(s, ack, 0, d)
 			})
-		} // what is left is forgotten
+		} // the remaining ones are forgotten
 	}
 	if len(quick) > 0 {
 		if !m.calmed() {

@@ -58,7 +58,7 @@ func (w *World) update(g *group) {
 		if slices.Equal(mask.GetPaths(), []string{"max_in_flight"}) {
 			kind = quota
 		}
-		// A mask names all that changes: what else is in the request does not count.
+		// A mask names all that changes: other fields of the request do not count.
 		_, s, err := until(ctx, w, w.User.Subscriptions.UpdateSubscription, &topicv1.UpdateSubscriptionRequest{
 			Topic: g.topic.name, Group: g.name, Config: next, UpdateMask: mask})
 		w.record(g, control{span: s, kind: kind, config: next}, err)

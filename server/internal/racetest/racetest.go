@@ -23,10 +23,9 @@ func SkipMemory(t testing.TB) {
 	skip(t, "not run: the race detector takes memory of its own")
 }
 
-// SkipSerial skips a test that does one thing after another for long, if the race
-// detector is on: what runs in the background meanwhile meets other goroutines in the
-// tests beside it, ten times as fast. PARLEY_TEST_STRICT=1 (every night) runs it all
-// the same.
+// SkipSerial skips a test that does one thing after another for long, if the race detector
+// is on: the tests beside it cover its background work together with other goroutines, ten
+// times as fast. PARLEY_TEST_STRICT=1 (every night) runs it all the same.
 func SkipSerial(t testing.TB) {
 	t.Helper()
 	if os.Getenv("PARLEY_TEST_STRICT") != "1" {

@@ -25,8 +25,8 @@ type cost struct {
 	more func(m any) []charge
 	// programs says that programs pay for more, too.
 	programs bool
-	// tokenless says that who calls need not be known. Of others, who is not known has shown no
-	// token that anybody issued.
+	// tokenless says that the call needs no known caller. Of others, who is not known has shown
+	// no token that anybody issued.
 	tokenless bool
 	// waits says that the call is not an answer as fast as can be: it waits for something to
 	// happen, or is large. How long it takes says nothing about the process.
@@ -51,8 +51,8 @@ const (
 )
 
 // costs has a line for each procedure of users. Messages on topics pass through sessions with
-// credits and queues with bounds, and those who send thousands a second are meant to: they pay for
-// what they publish, and not for the requests.
+// credits and queues with bounds, and publishers may send thousands a second: they pay for the
+// messages that they publish, and not for the requests.
 var costs = map[string]cost{
 	chatv1connect.ChatServiceCreateChatProcedure:       {requests: heavy, more: createChat},
 	chatv1connect.ChatServiceGetChatProcedure:          {requests: row},

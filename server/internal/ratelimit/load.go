@@ -23,7 +23,7 @@ type Load struct {
 }
 
 const (
-	slowAfter = time.Second // what is answered later is too late
+	slowAfter = time.Second // a later answer is too late
 	period    = 250 * time.Millisecond
 
 	firstBound = 512

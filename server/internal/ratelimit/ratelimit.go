@@ -1,15 +1,16 @@
 // Package ratelimit charges calls to the limits of their callers, and refuses calls before
 // the process has more to do than it can.
 //
-// It owns what each procedure costs (a table; a test finds procedures without a line), who
-// pays (the user, the session and the network of the address, whose addresses of IPv6 are
-// one in a /64; for codes also the /24 or /48 around it), and how many calls are under way.
-// Rules and buckets are package limit's; how a refusal looks is package api's; who calls is
-// known when it is asked (package auth, package edge).
+// It owns the cost of each procedure (a table; a test finds procedures without a line), the
+// subjects that are charged (the user, the session and the network of the address, whose
+// addresses of IPv6 are one in a /64; for codes also the /24 or /48 around it), and the
+// number of calls under way. Rules and buckets are package limit's, the form of a refusal is
+// package api's, and the caller is known when the package is called (package auth, package
+// edge).
 //
-// What one call costs is charged in two steps, each of which charges all or nothing: the
-// request, then what it does to others. Who is refused the second has made a request all the
-// same.
+// The cost of one call is charged in two steps, each of which charges all or nothing: the
+// request, then its effects on others. A caller that is refused the second has made a
+// request all the same.
 //
 // Callers on the machine of the server have no address, as they have none for connections.
 //
@@ -39,9 +40,9 @@ const newFor = 24 * time.Hour
 // maxRemembered bounds the accounts whose age is in memory.
 const maxRemembered = 1 << 16
 
-// Caller is who pays for a call.
+// Caller is the caller that is charged for a call.
 type Caller struct {
-	User, Session string // empty: nobody yet, who pays by the address alone
+	User, Session string // empty: not known yet; only the address is charged
 	// Service says that a program calls, for many people: it has a limit of requests, and none
 	// of what people do to each other.
 	Service bool
@@ -58,9 +59,10 @@ type Config struct {
 	// Direct, if given, reports whether two people have a direct chat: to ask for that one again
 	// makes none.
 	Direct func(ctx context.Context, user, other string) (bool, error)
-	// Unanswered, if given, is to how many people a user has made direct chats who did not
-	// answer; it need not count beyond most. It is asked when the rule of that name refuses,
-	// which knows nothing of answers, as often as rule Answered allows.
+	// Unanswered, if given, is the number of people to whom a user has made direct chats and
+	// from whom there is no answer; it need not count beyond most. It is asked when the rule
+	// of that name refuses, which knows nothing of answers, as often as rule Answered
+	// allows.
 	Unanswered func(ctx context.Context, user string, most int) (int, error)
 	// Streams is how many streams of events an address may have; 0: unbounded.
 	Streams int
@@ -134,8 +136,8 @@ func (a *Admission) enter(c cost, unary bool) (leave func(), err error) {
 	return func() { a.cfg.Load.Leave(began, a.cfg.Clock()) }, nil
 }
 
-// charge charges a request. The user pays first: what one refuses costs the others of an address
-// nothing.
+// charge charges a request. The user pays first: a refusal of the user's limit costs the others
+// of an address nothing.
 func (a *Admission) charge(ctx context.Context, c cost, caller Caller) error {
 	l := a.cfg.Limits
 	if caller.Service {
@@ -243,10 +245,10 @@ func (a *Admission) makes(user string, leave func()) (func(), int) {
 	}, others
 }
 
-// chargeUnanswered charges a direct chat that nobody has answered. Beyond the quota it is looked
-// whether others have answered, so often, and a user is let in who has few chats without an
-// answer: those being made, of which the store knows nothing, are others. To look is work, and
-// is charged whatever is found.
+// chargeUnanswered charges a direct chat that has no answer. Beyond the quota it checks, a
+// limited number of times, whether others have answered, and admits a user who has few chats
+// without an answer. others is the number of chats that are being made, which the store does not
+// have yet. The check reads the store, so it is charged regardless of its result.
 func (a *Admission) chargeUnanswered(ctx context.Context, user string, others int) error {
 	refused := a.cfg.Limits.Check(ctx, limit.Unanswered, user, 1)
 	if a.cfg.Unanswered == nil || !errors.As(refused, new(*limit.Refused)) {

@@ -8,16 +8,16 @@ import (
 	"github.com/parley-chat/parley/server/limit"
 )
 
-// SignIn has the limits of those who have not signed in yet. A client is the network of an
-// address, empty for this machine, which has none.
+// SignIn has the limits of callers that have not signed in yet. A client is the network of
+// an address, empty for this machine, which has none.
 type SignIn struct{ Limits *limit.Limiter }
 
 // AllowCode charges a client, the network around it and the installation with a code that is to
 // be sent. retry is more than 0 if it must not be, and says when it may be; then nothing is
 // charged. An error refuses, too.
 //
-// The network keeps who has many addresses from a part of the installation's codes that others
-// notice. It comes before the installation, which is asked last.
+// The limit of the network prevents a client with many addresses from using a noticeable part
+// of the installation's codes. It comes before the installation, which is asked last.
 func (s SignIn) AllowCode(ctx context.Context, client string) (retry time.Duration, err error) {
 	costs := make([]limit.Cost, 0, 3)
 	if client != "" {

@@ -1,11 +1,10 @@
 // Package rest serves the RPCs as a REST API: paths and methods come from the
 // google.api.http annotations of the contracts, bodies are JSON.
 //
-// It owns what differs from an RPC: routes, path and query parameters, success
-// codes, errors as google.rpc.Status, the stream as server-sent events, the OpenAPI document. Nothing
-// is decided here: each request becomes a call of the RPC's own handler in the
-// same process, which validates, executes and answers it. It does not own who is
-// calling (package auth) nor the RPCs (package api).
+// It owns what differs from an RPC: routes, path and query parameters, success codes, errors as
+// google.rpc.Status, the stream as server-sent events, the OpenAPI document. Nothing is decided here:
+// each request becomes a call of the RPC's own handler in the same process, which validates, executes
+// and answers it. It does not own authentication (package auth) nor the RPCs (package api).
 //
 // # Concurrency
 //

@@ -116,9 +116,9 @@ func streamRPC(s Stream, r *http.Request) *http.Request {
 	return rpc
 }
 
-// events turns what the RPC answers, messages in envelopes, into the stream of
-// events that the messages are. What it refuses before the first message is
-// answered as other calls are.
+// events turns what the RPC answers, messages in envelopes, into the stream of events that
+// the messages are. Requests that it refuses before the first message are answered as other
+// calls are.
 type events struct {
 	refusal *response
 	open    bool // the stream has begun

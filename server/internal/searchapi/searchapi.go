@@ -1,8 +1,8 @@
 // Package searchapi serves the RPCs of parley.analytics.v1 over package record.
 //
 // It owns what is between the wire and the use case: the handlers, the limits of requests,
-// and its part of the table of errors. Who calls, and whether a request is valid, is known
-// when it is called (package api). Concurrency: a Server is safe for concurrent use.
+// and its part of the table of errors. The caller is known and the request is valid when
+// the package is called (package api). Concurrency: a Server is safe for concurrent use.
 package searchapi
 
 import (
@@ -105,7 +105,7 @@ func contentOf(e *analyticsv1.SearchEvent) search.Content {
 	}
 }
 
-// errUser says that an event names somebody else.
+// errUser reports that an event names another user.
 var errUser = errors.New("searchapi: user_id is the caller's, and may be left out")
 
 // table is what clients see of errors.

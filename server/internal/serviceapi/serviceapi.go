@@ -1,9 +1,9 @@
 // Package serviceapi serves the RPCs of parley.service.v1 to back ends, and knows which
 // scope of a service account opens which procedure of all services.
 //
-// It owns the handlers, and the one table of scopes. What an account is and for whom it may
-// speak is known when it is called (packages identity/service and auth). Concurrency: a
-// Server is safe for concurrent use.
+// It owns the handlers, and the one table of scopes. The callers know the account and the
+// users for whom it may speak (packages identity/service and auth). Concurrency: a Server
+// is safe for concurrent use.
 package serviceapi
 
 import (

@@ -10,8 +10,9 @@ const (
 	gatherFrom = 4                    // responses that may follow each other at once
 )
 
-// Pace spaces the responses of a stream under load: what comes meanwhile is one response.
-// It lets some pass at once, so that a response waits only if several came just before it.
+// Pace spaces the responses of a stream under load: frames that come meanwhile are one
+// response. It lets some pass at once, so that a response waits only if several came just
+// before it.
 type Pace struct {
 	due   time.Time // when the responses so far would have been sent, each gatherTime after the one before
 	timer *time.Timer
@@ -23,7 +24,8 @@ func (p *Pace) Spend(now time.Time) {
 		p.due = now
 	}
 	p.due = p.due.Add(gatherTime)
-	// What is sent without a wait, as when a stream catches up, is not made up for later.
+	// Frames that are sent without a wait, as when a stream catches up, are not made up for
+	// later.
 	if latest := now.Add((gatherFrom + 1) * gatherTime); p.due.After(latest) {
 		p.due = latest
 	}

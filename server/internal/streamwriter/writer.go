@@ -1,6 +1,6 @@
-// Package streamwriter is the way of a stream's responses out of a handler: what is
-// written is collected until it is flushed, messages that are encoded already take a short
-// way, a reader that is stuck is cut, and responses under load are spaced.
+// Package streamwriter is the way of a stream's responses out of a handler: writes are
+// collected until they are flushed, messages that are encoded already take a short way, a
+// reader that is stuck is cut, and responses under load are spaced.
 //
 // It owns how responses leave; it does not own what they hold (packages api and topicrpc)
 // nor their encoding (package codec).
@@ -215,8 +215,8 @@ func (w *Writer) Send(responses ...any) error {
 		if w.out != nil {
 			w.out.held = i < len(responses)-1
 		}
-		// The first one is always connect's: what it says in headers is its own. Of the others those that are
-		// encoded already need nothing of it.
+		// The first one is always connect's: its content in headers is its own. Of the others those that are encoded
+		// already need nothing of it.
 		var err error
 		if e, ok := m.(encoded); ok && w.plain {
 			err = w.out.message(e)

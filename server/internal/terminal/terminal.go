@@ -1,9 +1,9 @@
 // Package terminal has the commands of people, who look at a server from a terminal as any
 // client does.
 //
-// It owns flags, whose token is used, and what is printed. What a user sees is decided by
-// the server, and how streams are followed by package tail. Concurrency: commands are run
-// one at a time.
+// It owns flags, whose token is used, and what is printed. The server decides what a user
+// sees, and package tail how streams are followed. Concurrency: commands are run one at a
+// time.
 package terminal
 
 import (
@@ -35,7 +35,7 @@ const loginHelp = `  The user's token is made with the key in the data directory
   only; alice and bob are there to try it with. Whoever has a token puts it into a file and names no user.
 `
 
-// login is who somebody is and at which server, by flags that all commands have.
+// login is the user's token and server, by flags that all commands have.
 type login struct {
 	url, tokenFile string
 }

@@ -19,7 +19,7 @@ type AdminConfig struct {
 	// Route, if given, finds the service of each call, see With, or passes it on.
 	Route connect.Interceptor
 	Audit *audit.Log
-	// Operator names who calls.
+	// Operator returns the name of the caller.
 	Operator func(ctx context.Context) string
 }
 

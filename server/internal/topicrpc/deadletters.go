@@ -27,7 +27,7 @@ const (
 // DeadLetterConfig is what a DeadLetterServer works with. All of it is required.
 type DeadLetterConfig struct {
 	Route connect.Interceptor // finds the service of each call, or passes it on
-	// Identify says who calls.
+	// Identify returns the caller.
 	Identify func(ctx context.Context) Identity
 }
 

@@ -32,7 +32,7 @@ func (p *Module) divide() (err error) {
 }
 
 // run serves slots until ctx ends, unless Kafka has the topics of another installation. While
-// Kafka is away nobody knows; each slot asks again when it is opened.
+// Kafka is unavailable this cannot be checked; each slot checks again when it is opened.
 func (p *Module) run(ctx context.Context, ready func()) (err error) {
 	if p.installation, err = topic.Installation(ctx, p.cfg.Backend.Store); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (p *Module) Carried() (http.Handler, error) {
 	return Admit(here, anywhere), nil
 }
 
-// visitor is who makes a call that another process passes on.
+// visitor is the caller of a call that another process passes on.
 func visitor(ctx context.Context) Identity {
 	id, _ := ForwardedCaller(ctx) // there is one: the chain asks for it
 	return id

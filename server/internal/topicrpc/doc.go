@@ -4,7 +4,7 @@
 // of its slot. A Module puts all of it together for the mode in which the server runs.
 //
 // The package decides how requests and answers travel, their limits and the codes of refusals.
-// What a call does is decided in package topic.
+// Package topic decides what a call does.
 //
 // Concurrency: everything is safe for concurrent use.
 package topicrpc

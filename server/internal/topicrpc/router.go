@@ -43,7 +43,7 @@ type RouterConfig struct {
 	Process string // this one
 	// Remote returns how another process is called, and the address that calls begin with.
 	Remote func(ctx context.Context, process string) (connect.HTTPClient, string, error)
-	// Identify says who calls.
+	// Identify returns the caller.
 	Identify func(ctx context.Context) Identity
 	Streams  *Streams
 }
@@ -56,7 +56,7 @@ var _ connect.Interceptor = (*Router)(nil)
 // NewRouter makes a Router.
 func NewRouter(c RouterConfig) *Router { return &Router{c} }
 
-// errNoOwner says that a call did nothing, because nobody has the slot.
+// errNoOwner reports that a call did nothing, because no process has the slot.
 var errNoOwner = errors.New("topicrpc: no server owns the slot")
 
 // slotPlace is where a request belongs.
@@ -131,7 +131,7 @@ func (r *Router) until(ctx context.Context, within time.Duration, try func(ctx c
 // owner is the other process that has a slot.
 func (r *Router) owner(ctx context.Context, slot int) (client connect.HTTPClient, base string, err error) {
 	process := r.cfg.Slots.Owner(slot)
-	if process == "" || process == r.cfg.Process { // nobody, or this one has not begun, or just ended
+	if process == "" || process == r.cfg.Process { // no owner, or this process has not begun, or just ended
 		return nil, "", errNoOwner
 	}
 	if client, base, err = r.cfg.Remote(ctx, process); err != nil {

@@ -16,7 +16,7 @@ import (
 // slotHeader has the slot of a call that a server passes on. It counts on a link only.
 const slotHeader = "Parley-Slot"
 
-// introduce says who calls, and in which slot.
+// introduce writes the caller and the slot of a call into its headers.
 func introduce(h http.Header, id Identity, slot int) error {
 	h.Set(slotHeader, strconv.Itoa(slot))
 	return caller.Caller{Principal: id.Principal, Operator: id.Operator, Creator: id.Creator, Session: id.Session,
@@ -74,7 +74,8 @@ func readVisit(h http.Header) (v forwardedCall, err error) {
 // errSlot says that there cannot be such a slot.
 var errSlot = errors.New("topicrpc: no slot")
 
-// ForwardedCaller is who makes a call that another process passes on; false for other calls.
+// ForwardedCaller is the caller of a call that another process passes on; false for other
+// calls.
 func ForwardedCaller(ctx context.Context) (Identity, bool) {
 	v, ok := ctx.Value(forwardedCallKey{}).(forwardedCall)
 	return v.identity, ok

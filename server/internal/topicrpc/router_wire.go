@@ -42,8 +42,8 @@ func (rawCodec) Unmarshal(b []byte, m any) error {
 	return nil
 }
 
-// encoded is a response of another server. It is decoded only for those who need that: clients
-// that want JSON, and conditional requests.
+// encoded is a response of another server. It is decoded only for clients that want JSON, and
+// for conditional requests.
 type encoded struct {
 	wire []byte
 	kind protoreflect.MessageType

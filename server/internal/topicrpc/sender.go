@@ -172,7 +172,7 @@ func (p *sender) send(responses ...any) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.history != nil {
-		commit := p.history.Shown() // what a session receives is on the disk, and so counts already
+		commit := p.history.Shown() // messages that a session receives are on the disk, and so count already
 		for _, r := range responses {
 			switch r := r.(type) {
 			case *topicv1.ConsumeBidiResponse:

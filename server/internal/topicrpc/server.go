@@ -38,7 +38,7 @@ const PublishProcedure = topicv1connect.TopicServicePublishProcedure
 // heartbeat is how often something comes on a stream at least.
 const heartbeat = 15 * time.Second
 
-// Identity is who calls, and until when.
+// Identity is the caller, and the end of its access.
 type Identity struct {
 	topic.Caller
 	Session  string    // of the token; empty for operators
@@ -56,7 +56,7 @@ type Config struct {
 	Topics *topic.Service // nil: this mode has none, and calls answer so, or Route finds them
 	// Route, if given, finds the service of each call, see With, or passes the call on.
 	Route connect.Interceptor
-	// Identify says who calls; the chain around the handlers has let them in.
+	// Identify returns the caller, which the chain around the handlers has admitted.
 	Identify func(ctx context.Context) Identity
 	// Streams knows the open streams. Servers that stop together share it.
 	Streams *Streams
@@ -99,7 +99,7 @@ func (s *Server) topics(ctx context.Context) *topic.Service {
 	return s.service
 }
 
-// caller is who calls. The error says that there are no topics.
+// caller is the caller of a call. The error says that there are no topics.
 func (s *Server) caller(ctx context.Context) (topic.Caller, error) {
 	if s.topics(ctx) == nil {
 		return topic.Caller{}, ErrMode

@@ -104,7 +104,7 @@ func (s *Streams) Len() int {
 	return len(s.open)
 }
 
-// EndRevoked ends the streams of those whom a function names, and who are no operators.
+// EndRevoked ends the streams of the callers that covers selects, other than operators.
 func (s *Streams) EndRevoked(covers func(Identity) bool) {
 	s.each("TOPIC_FORBIDDEN", func(o *opened) bool { return !o.identity.Operator && covers(o.identity) })
 }

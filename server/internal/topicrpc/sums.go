@@ -9,8 +9,8 @@ import (
 )
 
 // sums adds up what the services of a process show. A server that is alone has one; one of
-// many has those of its slots, which come and go. What was counted in a slot that was given up
-// stays counted: a counter never goes back.
+// many has those of its slots, which come and go. The counts of a slot that was given up stay:
+// a counter never goes back.
 type sums struct {
 	mu       sync.Mutex
 	services map[*topic.Service]struct{}
@@ -52,7 +52,7 @@ func (s *sums) counter(read func(*topic.Service) float64) func() float64 {
 	defer s.mu.Unlock()
 	s.counted = append(s.counted, c)
 	return func() float64 {
-		// Under the lock: what is in neither part would be missing for a moment.
+		// Under the lock: counts in neither part would be missing for a moment.
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		n := c.past

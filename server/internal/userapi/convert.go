@@ -82,8 +82,8 @@ func record(r people.Record) *userv1.ExportDataResponse {
 // nowhere.
 var pictureName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*$`)
 
-// checkAvatar refuses what a client that shows it could take for something other than a
-// picture: addresses with another scheme, of nobody, or with a password.
+// checkAvatar refuses addresses that a client could take for something other than a
+// picture: those with another scheme, without a host, or with a password.
 func checkAvatar(avatar string) error {
 	u, err := url.Parse(avatar)
 	if avatar == "" || pictureName.MatchString(avatar) ||

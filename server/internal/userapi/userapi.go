@@ -1,8 +1,8 @@
 // Package userapi serves the RPCs of parley.user.v1 over package people.
 //
 // It owns what is between the wire and the use case: the handlers, what text people may
-// show, and its part of the table of errors. Who calls, and whether a request is valid, is
-// known when it is called (package api). Concurrency: a Server is safe for concurrent
+// show, and its part of the table of errors. The caller is known and the request is valid
+// when the package is called (package api). Concurrency: a Server is safe for concurrent
 // use.
 package userapi
 
@@ -50,7 +50,7 @@ func (s *Server) Service() api.Service {
 		}}
 }
 
-// caller is who calls; there is one: the chain asks for it.
+// caller is the user who calls; there is one, because the chain requires it.
 func caller(ctx context.Context) string {
 	p, _ := auth.PrincipalFrom(ctx)
 	return p.UserID

@@ -11,16 +11,16 @@ import (
 
 const maxBody = 1 << 10 // bytes of a request
 
-// Demo are people whom somebody at this machine may be without a secret.
+// Demo lists the users that a person at this machine may sign in as without a secret.
 type Demo struct {
-	Users []string                          // none: nobody
+	Users []string                          // none: no demo users
 	Issue func(user string) (string, error) // a token for one of them
 }
 
 // Codes says how codes to sign in with get to people.
 type Codes struct {
 	To  string // kinds of addresses: any, email or none
-	Log bool   // whoever tries the server at this machine finds them in its log
+	Log bool   // a person who tries the server at this machine finds them in its log
 }
 
 // config says how people may sign in here.
@@ -60,8 +60,8 @@ func (d Demo) token(w http.ResponseWriter, r *http.Request) {
 	answer(w, map[string]any{"token": token})
 }
 
-// local reports whether a request comes from this machine by one of its own names. What a
-// proxy passes on may come from anywhere.
+// local reports whether a request comes from this machine by one of its own names. Requests
+// through a proxy may come from anywhere.
 func local(r *http.Request) bool {
 	for name := range r.Header {
 		if name == "Forwarded" || name == "Via" || name == "X-Real-Ip" || strings.HasPrefix(name, "X-Forwarded-") {

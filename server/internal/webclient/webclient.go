@@ -1,8 +1,8 @@
 // Package webclient serves the chat for browsers, and signs in the people of the demo.
 //
-// It owns the headers under which the page runs, and who may have a token without a secret:
-// somebody at this machine, if the server is for trying it. Concurrency: everything may be
-// used by many goroutines.
+// It owns the headers under which the page runs, and the rule for tokens without a secret:
+// a person at this machine gets one, if the server is for trying it. Concurrency:
+// everything is safe for concurrent use.
 package webclient
 
 import (
@@ -34,7 +34,7 @@ type file struct {
 	tag           string
 }
 
-// load reads the files once: a server that nobody opens in a browser compresses nothing.
+// load reads the files once: a server without browser clients compresses nothing.
 var load = sync.OnceValues(func() (map[string]file, error) {
 	types := map[string]string{".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8",
 		".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8"}
@@ -77,7 +77,7 @@ func pack(plain []byte) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Handler serves / and what lies under Prefix; what is not there goes to next.
+// Handler serves / and what lies under Prefix; other requests go to next.
 func Handler(demo Demo, codes Codes, next http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+Prefix+"config.json", demo.config(codes))

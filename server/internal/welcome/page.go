@@ -1,9 +1,9 @@
 // Package welcome is what a newcomer sees of a server: its page, and the lines to try it with
 // nothing but curl.
 //
-// It owns their text, and that nothing of a request is repeated in it that could harm who
-// pastes it. It shows no token on the page: whoever reaches the server sees that.
-// Concurrency: everything is safe for concurrent use.
+// It owns their text, and repeats no part of a request in it that could harm a user who
+// pastes it. It shows no token on the page, because every client that reaches the server sees
+// the page. Concurrency: everything is safe for concurrent use.
 package welcome
 
 import (

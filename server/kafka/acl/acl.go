@@ -3,8 +3,8 @@
 // cannot forge events.
 //
 // It owns the table of roles and rights, its forms for people (commands, Terraform), its
-// application and verification, and the check at the start that a process has what its
-// jobs need. It does not own how a user proves who it is (package kafka) or the topics
+// application and verification, and the check at the start that a process has what its jobs
+// need. It does not own the authentication of a user (package kafka) or the topics
 // themselves. Concurrency: everything is safe for concurrent use.
 package acl
 
@@ -137,7 +137,7 @@ func Of(jobs ...string) []Role {
 	return slices.DeleteFunc(slices.Clone(roles), func(r Role) bool { return !slices.Contains(jobs, string(r)) })
 }
 
-// Principals says who has a role, in Kafka's words: User:name.
+// Principals are the principals of the roles, in Kafka's words: User:name.
 type Principals map[Role]string
 
 const maxPrincipal = 512 // bytes

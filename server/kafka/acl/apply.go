@@ -76,9 +76,9 @@ func list(ctx context.Context, c *kafka.Client) (map[entry]bool, error) {
 	return have, nil
 }
 
-// Verify compares the ACLs of a cluster with the table, and returns a line for each that
-// is missing, and for each that lets somebody else change a topic of Parley's, or one of
-// its users do more.
+// Verify compares the ACLs of a cluster with the table. It returns a line for each ACL that
+// is missing. It also returns a line for each ACL that lets another principal change a
+// topic of Parley's, or one of its users do more.
 func Verify(ctx context.Context, c *kafka.Client, p Principals) ([]string, error) {
 	have, err := list(ctx, c)
 	if err != nil {
@@ -103,7 +103,7 @@ func Verify(ctx context.Context, c *kafka.Client, p Principals) ([]string, error
 	return append(lines, more...), nil
 }
 
-// changes reports whether an ACL lets somebody change a declared topic.
+// changes reports whether an ACL lets a principal change a declared topic.
 func changes(e entry) bool {
 	switch e.operation {
 	case kmsg.ACLOperationRead, kmsg.ACLOperationDescribe, kmsg.ACLOperationDescribeConfigs:

@@ -72,7 +72,7 @@ func Explain(err error) error {
 
 const hint = "`workers kafka acl` prints what each role needs"
 
-// operations is a set of what somebody may do, in Kafka's bits.
+// operations is the set of operations that a principal may perform, in Kafka's bits.
 type operations struct {
 	bits  int32
 	known bool // false: the cluster does not say

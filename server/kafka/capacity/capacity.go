@@ -27,9 +27,9 @@ type load struct {
 // never changes.
 const Growth = 10
 
-// What one partition is planned for. A consumer that works on one key at a time does
-// 1,100 records a second if each takes it a millisecond (server/BENCHMARKS.md); half
-// of that leaves room to catch up.
+// The planned load of one partition. A consumer that works on one key at a time does 1,100
+// records a second if each takes it a millisecond (server/BENCHMARKS.md); half of that
+// leaves room to catch up.
 const (
 	partitionRate  = 500.0   // records a second
 	partitionBytes = 1 << 20 // bytes a second

@@ -69,9 +69,9 @@ func (c *Coordinator) Close() {
 	c.running.Wait()
 }
 
-// Handle answers a request, whose kind and version must be in Versions. JoinGroup and SyncGroup wait for other
-// members, and what is stored waits for the store. If ctx ends before that, because the connection did, Handle returns
-// its error. The request must not change any more.
+// Handle answers a request, whose kind and version must be in Versions. JoinGroup and SyncGroup wait for other members,
+// and a call that stores waits for the store. If ctx ends before that, because the connection did, Handle returns its
+// error. The request must not change any more.
 func (c *Coordinator) Handle(ctx context.Context, client Client, req kmsg.Request) (kmsg.Response, error) {
 	if v, ok := Versions()[kmsg.Key(req.Key())]; !ok || req.GetVersion() < v.Min || req.GetVersion() > v.Max {
 		return nil, fmt.Errorf("the coordinator of groups does not answer %s in version %d",

@@ -42,6 +42,6 @@
 // clients know as final: JoinGroup with GROUP_MAX_SIZE_REACHED (members, bytes, and the number of groups, for which
 // Kafka has no code of its own), INVALID_GROUP_ID (the length of a group's name) or INVALID_REQUEST (the length of
 // other names), SyncGroup with GROUP_MAX_SIZE_REACHED, and OffsetCommit, per partition, with OFFSET_METADATA_TOO_LARGE
-// or INVALID_COMMIT_OFFSET_SIZE (partitions of a commit, offsets and their bytes, number of groups). What a refused
-// commit would replace stays.
+// or INVALID_COMMIT_OFFSET_SIZE (partitions of a commit, offsets and their bytes, number of groups). The commit that a
+// refused one would replace stays.
 package group

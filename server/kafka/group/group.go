@@ -266,7 +266,8 @@ func (m *machine) due(g *group) {
 	}
 }
 
-// remove removes a member. What it waits for is answered with the code. The caller calls reduced.
+// remove removes a member. Its waiting requests are answered with the code. The caller calls
+// reduced.
 func (m *machine) remove(g *group, x *member, code int16) {
 	m.refuseJoin(x, code)
 	m.refuseSync(x, code)

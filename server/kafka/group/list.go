@@ -169,7 +169,7 @@ func (m *machine) list(r request, req *kmsg.ListGroupsRequest) {
 	m.reply(r.token, res)
 }
 
-// What a client may do with a group, in the bits of Kafka's operations: describe, or also read and delete.
+// The operations of a client on a group, in the bits of Kafka's operations: describe, or also read and delete.
 const (
 	lookingOperations = 1 << 8
 	usingOperations   = lookingOperations | 1<<3 | 1<<6

@@ -352,7 +352,7 @@ func (m *machine) expire(g *group) {
 	switch {
 	case g.unknown > 0 || len(g.pending) > 0: // it is in use
 		g.retry = m.now + expiryRetry
-	case g.expiry > m.stamped: // what was old was replaced
+	case g.expiry > m.stamped: // the old ones were replaced
 	case len(gone) < len(g.offsets):
 		g.expiry = 0 // until the outcome is known
 		m.erase(g, gone, done)

@@ -35,7 +35,7 @@ import (
 // them.
 const Variable = "PARLEY_TEST_KAFKA"
 
-// limit bounds each wait for a broker: what takes longer will not come.
+// limit bounds each wait for a broker: a longer one would not end.
 const limit = 90 * time.Second
 
 // Broker is where a test runs.
@@ -197,7 +197,7 @@ func (b *Broker) Mark(t testing.TB, topics ...string) Mark {
 		if err == nil {
 			break
 		}
-		// Brokers have not heard yet of a topic just made, or of who leads it.
+		// Brokers do not know yet of a topic just made, or of its leader.
 		if ctx.Err() != nil || !kerr.IsRetriable(err) {
 			t.Fatal(err)
 		}
@@ -248,10 +248,9 @@ func (b *Broker) Read(t testing.TB, from Mark, each func(r *kafka.Record) (enoug
 // Process is the name of a broker's process, for [Broker.Trouble].
 func Process(id int32) string { return "kafka-" + strconv.Itoa(int(id)) }
 
-// Trouble does something to one of Apache Kafka's processes: kill, freeze, thaw or
-// start (.tools/engines). What is killed or frozen runs again when the test ends. It
-// skips the test where the brokers are not of .tools/engines: others' are not ours to
-// kill.
+// Trouble does something to one of Apache Kafka's processes: kill, freeze, thaw or start
+// (.tools/engines). Processes that were killed or frozen run again when the test ends. It
+// skips the test where the brokers are not of .tools/engines: others' are not ours to kill.
 func (b *Broker) Trouble(t testing.TB, verb, process string) {
 	t.Helper()
 	module, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()

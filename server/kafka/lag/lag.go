@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// closeBehind is the distance up to which the records between two offsets are
-	// counted. Each transaction ends with a marker, which takes an offset and is no
-	// record: somebody who has read everything is one behind by offsets.
+	// closeBehind is the distance up to which the records between two offsets are counted.
+	// Each transaction ends with a marker, which takes an offset and is no record: a reader
+	// that has read everything is one behind by offsets.
 	closeBehind = 200
 	countTime   = 5 * time.Second
 )
 
-// records replaces the distances of partitions that are close to their end by the
-// number of records. What cannot be counted in time keeps its distance: so does what
-// belongs to transactions that are open, which nobody can read yet.
+// records replaces the distances of partitions that are close to their end by the number of
+// records. A partition that cannot be counted in time keeps its distance. So do records of
+// open transactions, which no consumer can read yet.
 func (g *Group) records(ctx context.Context, addr string, options []kafka.Option) error {
 	spans := map[kafka.Partition]Span{}
 	topics := map[string]bool{}

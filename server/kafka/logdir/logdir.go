@@ -11,7 +11,7 @@
 // Of a log that was checked the package gives what readers of committed records saw, and the consumer groups:
 // the move of the log into the store reads them (package eventlog/upgrade).
 //
-// Concurrency: nobody else may have the directory open.
+// Concurrency: no other process may have the directory open.
 package logdir
 
 import (
@@ -36,8 +36,8 @@ type Partition = kafka.Partition
 // below End.
 type Mark struct {
 	Start, End int64
-	// Since is the time of the oldest record, in unix ms, if Start is not 0: what is
-	// older was trimmed.
+	// Since is the time of the oldest record, in unix ms, if Start is not 0: older records
+	// were trimmed.
 	Since int64
 }
 
@@ -76,8 +76,8 @@ type Report struct {
 	Marks map[Partition]Mark
 	// Notes are lists that are missing or damaged, for people. Nothing is lost with them.
 	Notes []string
-	// Unreadable are the parts of the files of groups and producers that cannot be read. What is in
-	// them is in no other place; everything before and behind counts.
+	// Unreadable are the parts of the files of groups and producers that cannot be read. Their
+	// contents exist in no other place; everything before and behind counts.
 	Unreadable []Unreadable
 
 	dir        string

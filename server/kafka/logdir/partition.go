@@ -190,7 +190,8 @@ func (p *partition) judge(known bool) {
 		p.damage.Missing = p.gaps
 		return
 	}
-	// What was never known to be on the disk may be torn or missing: nobody relies on it.
+	// Records that were never known to be on the disk may be torn or missing: no reader
+	// relies on them.
 	for _, gap := range p.gaps {
 		if gap.To = min(gap.To, mark.End); gap.From < gap.To {
 			p.damage.Missing = append(p.damage.Missing, gap)

@@ -20,7 +20,7 @@ import (
 // librdkafka reads (kcat -F).
 const File = "kafka.properties"
 
-// User is who they are, and Mechanism how they show it.
+// User is the name of the clients, and Mechanism their SASL mechanism.
 const (
 	User      = "reader"
 	Mechanism = "SCRAM-SHA-256"
@@ -82,7 +82,7 @@ func Password(dir string) (string, error) {
 	case errors.Is(err, fs.ErrPermission):
 		return "", err
 	}
-	return rand.Text(), nil // what was broken is nothing to keep
+	return rand.Text(), nil // a broken file need not be kept
 }
 
 // Save writes the credentials, for their owner only, and makes them durable: a password that is

@@ -43,8 +43,8 @@ func (s *rows) Load(ctx context.Context, each func(group.Row) error) error {
 	return err
 }
 
-// Write implements group.Store. Rows of Parley's own groups alone are durable with the next sync, whatever causes it:
-// after a power loss the group reads some records again. Waiting would cost each round of each consumer a sync.
+// Write implements group.Store. A write of rows of Parley's own groups only becomes durable with the next sync of any
+// cause: after a power loss the group reads some records again. Waiting would cost each round of each consumer a sync.
 func (s *rows) Write(ctx context.Context, list []group.Row) error {
 	records := make([]store.Record, len(list))
 	others := false
@@ -163,7 +163,7 @@ func (g groups) shown(res kmsg.Response) kmsg.Response {
 	return res
 }
 
-// What a group that is read shows of itself.
+// The state, the protocol type and the protocol of a group that is read.
 const (
 	stable   = "Stable"
 	consumer = "consumer"

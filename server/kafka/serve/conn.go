@@ -61,8 +61,8 @@ func (s *Server) Serve(ctx context.Context, nc net.Conn, user string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c := &conn{Conn: nc, server: s, requests: make(chan []byte, maxPending), unread: semaphore.NewWeighted(maxUnread),
 		since: time.Now(), known: user != "", auth: authState{done: user != "", user: user}}
-	// The end of ctx must end a Read and a Write under way, and the end of either must end whatever the other
-	// goroutine waits for: closing the connection and cancelling ctx always go together.
+	// The end of ctx must end a Read and a Write under way, and the end of either must end every wait of the other
+	// goroutine: closing the connection and cancelling ctx always go together.
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
 	defer stop()
 	var reading sync.WaitGroup

@@ -14,7 +14,7 @@ import (
 
 // Limits of the response to a fetch.
 const (
-	maxAnswer = 8 << 20 // bytes of records, whatever the client requests
+	maxAnswer = 8 << 20 // bytes of records, regardless of the client's request
 	maxPart   = 1 << 20 // of one partition; a single record may be larger
 	// forms is how many times the records of a response are in memory at most: see share.
 	forms = 3

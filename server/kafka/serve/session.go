@@ -42,7 +42,8 @@ type fetched struct {
 	offset   int64
 	maxBytes int32
 	epoch    int32 // that the client knows; -1: none
-	// What the last response said, or -1: a response leaves out partitions without news.
+	// The values of the last response, or -1: a response leaves out partitions without
+	// news.
 	sentStart, sentEnd int64
 }
 

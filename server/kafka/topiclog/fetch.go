@@ -101,7 +101,7 @@ func (l *Log) detail(ctx context.Context, name string) (kadm.TopicDetail, error)
 	return d, nil
 }
 
-// forget makes the next request ask again who leads a topic.
+// forget makes the next request ask again for the leader of a topic.
 func (l *Log) forget(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

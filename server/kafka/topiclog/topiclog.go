@@ -33,8 +33,8 @@ type Config struct {
 	Client *kafka.Client
 	// Message makes a message of a record; nil: of an event.
 	Message func(r *kafka.Record) *commitlog.Message
-	// Producer says which batch a record is of, where its readers must know that; nil: where
-	// nobody must.
+	// Producer returns the batch that a record belongs to, where its readers need it; nil:
+	// where no reader does.
 	Producer func(r *kafka.Record) commitlog.Producer
 	Clock    func() time.Time // nil: time.Now
 }
@@ -94,11 +94,11 @@ func (l *Log) Remove(number uint64) {
 	delete(l.names, number)
 }
 
-// usedFor is how long a Log counts as in use after it was asked for something: more than the
-// pause between two looks at a topic that somebody consumes.
+// usedFor is how long a Log counts as in use after a call: longer than the pause between two
+// reads of the bounds of a topic that a group consumes.
 const usedFor = 2 * time.Second
 
-// InUse reports whether somebody reads, or looks for what has come.
+// InUse reports whether a caller has read messages or bounds within usedFor.
 func (l *Log) InUse() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -256,7 +256,7 @@ func (l *Log) PositionAt(ctx context.Context, p commitlog.Partition, t time.Time
 	if at < 0 {
 		at = end
 	}
-	// It may be the end of a transaction, whose time is that of the broker: what follows it
+	// It may be the end of a transaction, whose time is that of the broker: the next record
 	// may be older.
 	for range maxTries {
 		batches, err := l.Read(ctx, p, min(at, end), maxFetch)

@@ -22,9 +22,9 @@ import (
 	"github.com/parley-chat/parley/server/wait"
 )
 
-// Carrier writes the logs of topics that come from another engine, each message at the position that it had
-// there: an offset. It writes without transactions, whose ends would take offsets, and fills what does
-// not exist with them. What is there already it leaves, so a part may be repeated. It belongs to one goroutine.
+// Carrier writes the logs of topics that come from another engine, each message at the position that it had there: an
+// offset. It writes without transactions, whose ends would take offsets, and fills what does not exist with them. It
+// leaves messages that are there already, so a part may be repeated. It belongs to one goroutine.
 type Carrier struct {
 	log   *Log
 	plain *kafka.Client
@@ -104,7 +104,7 @@ func (c *Carrier) ask(ctx context.Context, name string, number int32) (int64, er
 	return o.Offset, nil
 }
 
-// Start has a partition begin with a position. What lies before is filled and removed.
+// Start has a partition begin with a position. Earlier positions are filled and removed.
 func (c *Carrier) Start(ctx context.Context, p commitlog.Partition, start int64) error {
 	name, end, err := c.end(ctx, p)
 	if err != nil {

@@ -32,7 +32,7 @@ func (l *Log) Follow(ctx context.Context, moved func(p commitlog.Partition, end 
 	}
 }
 
-// news notifies who follows that partitions are longer.
+// news notifies the followers that partitions are longer.
 func (l *Log) news() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -48,8 +48,8 @@ func (l *Log) compare(owner string) error {
 		"%[2]s and the topics whose names begin with %[5]s", ErrForeign, state.Name, owner, l.cfg.Installation, record.Prefix)
 }
 
-// claim writes down whose the slot is, and returns once others can read it: brokers answer the
-// end of a transaction first, and until then Check would find that the slot is nobody's.
+// claim records the owner of the slot, and returns once others can read it: brokers answer the
+// end of a transaction first, and until then Check would find that the slot has no owner.
 func (l *Log) claim(ctx context.Context) error {
 	records := []*kafka.Record{l.stateRecord(state.OwnerKey(), []byte(l.cfg.Installation))}
 	tx, err := transaction.Begin(ctx, l.writer, records)

@@ -1,27 +1,27 @@
 // Package topicstore keeps the messages of topics in Apache Kafka: for each topic a topic of
 // Kafka, whose offsets are the positions.
 //
-// Topics are dealt to slots; a Log is that of a slot's owner, and its only writer. It writes
-// in transactions under an id of the slot: to open a log ends what an earlier owner had
-// under way and lets it write nothing any more. Concurrent appends share a transaction. What
-// of publishers' numbers was stored is written in the same transaction, to state.Name, and
+// Topics are assigned to slots; a Log is that of a slot's owner, and its only writer. It
+// writes in transactions under an id of the slot: to open a log aborts the transaction of an
+// earlier owner and fences it from further writes. Concurrent appends share a transaction. The
+// same transaction writes the stored numbers of publishers to state.Name, from which they are
 // read when the log is opened.
 //
-// What is trimmed is said in such a transaction, too, before it is removed, and a partition
-// begins where that says from then on. So nothing has to be done about an owner that hangs
-// before it removes records of Kafka and wakes up when another one has the slot, although
-// Kafka asks nobody for an epoch who removes records: if its transaction was committed, the
-// later owner has read it when it opened the log, and shows nobody what lies before; if not,
-// it cannot be committed any more, and nothing is removed. How far a trim may go is for who
-// has the topic to say: in memory its groups may be ahead of their stored cursors only by what
-// their members have acknowledged or operators have asked for.
+// A trim is recorded in such a transaction, too, before Kafka removes records, and the
+// partition begins at the recorded position from then on. So an owner that hangs before it
+// removes records of Kafka, and resumes when another one has the slot, does no harm, although
+// Kafka checks no epoch when records are removed. If its transaction was committed, the later
+// owner has read it when it opened the log, and shows no reader what lies before. If not, it
+// cannot be committed any more, and nothing is removed. The service that has the topic decides
+// how far a trim may go: in memory its groups may be ahead of their stored cursors only by
+// acknowledgements of their members and requests of operators.
 //
-// It owns the names and settings of these topics, how a message looks as a record, and how
-// far a log has come. Who owns a slot is others' business, and what reads a topic of Kafka is
-// package topiclog.
+// It owns the names and settings of these topics, how a message looks as a record, and how far
+// a log has come. It does not own the assignment of slots, nor the reading of a topic of Kafka
+// (package topiclog).
 //
-// It is one package because what is written, read, followed and shown is about one state,
-// under one lock.
+// It is one package because writes, reads, following and inspection use one state, under one
+// lock.
 //
 // Concurrency: a Log is safe for concurrent use. One goroutine writes; the lock guards
 // what it shares with others and is never held while a broker is asked.
@@ -107,8 +107,9 @@ type topic struct {
 	kept  kept   // as it was set
 }
 
-// Open takes a slot's log over. When it returns nil, no earlier owner can write, and what it
-// wrote can be read. Close must be called. ErrForeign: the topics are another installation's.
+// Open takes a slot's log over. When it returns nil, no earlier owner can write, and its
+// writes can be read. Close must be called. ErrForeign: the topics are another
+// installation's.
 func Open(ctx context.Context, cfg Config) (*Log, error) {
 	l, err := connect(cfg)
 	if err != nil {
@@ -197,8 +198,8 @@ func (l *Log) Close() {
 // slot's log, or it must be opened again because of what became of a transaction is unknown.
 func (l *Log) Fenced() <-chan struct{} { return l.fenced }
 
-// end says why nothing can be written any more, and answers those who wait. It reports
-// whether that was not said before.
+// end records why nothing can be written any more, and answers the waiting callers. It
+// reports whether that was not said before.
 func (l *Log) end(cause error) (first bool) {
 	l.mu.Lock()
 	if first = l.cause == nil; first {
@@ -328,7 +329,7 @@ func (l *Log) published(key []byte, p producers.Published) *kafka.Record {
 	return r
 }
 
-// Remembered implements commitlog.Log. What is in memory was committed.
+// Remembered implements commitlog.Log. The numbers in memory were committed.
 func (l *Log) Remembered(_ context.Context, p commitlog.Partition, producer string) ([]producers.Published, error) {
 	if _, err := l.kafkaName(p); err != nil {
 		return nil, err

@@ -40,8 +40,9 @@ func (l *Log) Reached(group string, p commitlog.Partition, position int64) {
 	l.reached[k][p.Number] = position
 }
 
-// mirror commits offsets, until the context ends. What cannot be committed waits for the
-// next change of the group: the offsets are for people and tools, and nobody resumes from them.
+// mirror commits offsets, until the context ends. An offset that cannot be committed waits for
+// the next change of the group: the offsets are for people and tools, and no consumer resumes
+// from them.
 func (l *Log) mirror(ctx context.Context) {
 	tick := time.NewTicker(mirrorEvery)
 	defer tick.Stop()

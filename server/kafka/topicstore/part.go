@@ -22,7 +22,7 @@ type part struct {
 	end    int64 // behind the last message, not what lies behind that: ends of transactions
 	time   int64 // of the last message, unix ms
 	// visible is up to where readers of committed records have been seen to come. They learn
-	// of a transaction a little later than who has ended it.
+	// of a transaction a little later than the writer that has ended it.
 	visible int64
 	// looked is up to where it was looked for what others have written.
 	looked int64
@@ -48,7 +48,7 @@ func (l *Log) see(p commitlog.Partition, visible int64) int64 {
 	return x.end
 }
 
-// load finds out where a partition ends, once. Nobody else writes to it.
+// load finds the end of a partition, once. No other process writes to the partition.
 func (l *Log) load(ctx context.Context, p commitlog.Partition) error {
 	x := l.part(p)
 	x.loading.Lock()

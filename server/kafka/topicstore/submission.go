@@ -26,7 +26,7 @@ type submission struct {
 	count    int // of records
 
 	// Guarded by the log's lock.
-	left    bool // nobody waits any more
+	left    bool // no caller waits any more
 	settled bool // what became of it is known
 
 	group *group // with which it was written
@@ -38,11 +38,12 @@ func newSubmission(appends []commitlog.Append) *submission {
 	return &submission{appends: appends, appended: make([]commitlog.Appended, len(appends)), done: make(chan struct{})}
 }
 
-// group is what was written in one transaction. Whoever has got the positions of it waits for
-// the others who have: no end is reported before all batches up to it have arrived.
+// group is the set of submissions written in one transaction. A submission whose positions
+// are known waits for the others of the group: no end is reported before all batches up to it
+// have arrived.
 type group struct{ others sync.WaitGroup }
 
-// answer reports the outcome of a submission to who waits. It is called once.
+// answer reports the outcome of a submission to its caller. It is called once.
 func (s *submission) answer(err error) {
 	s.err = err
 	close(s.done)
@@ -67,9 +68,9 @@ func (l *Log) Append(ctx context.Context, appends []commitlog.Append) ([]commitl
 	return p.Appended, nil
 }
 
-// Begin implements commitlog.Log. It returns once the messages are durable: what a broker has
-// given positions to may still be aborted. If the context ends before, they may be stored all
-// the same, and Follow reports it.
+// Begin implements commitlog.Log. It returns once the messages are durable: a broker may
+// still abort messages that have positions. If the context ends before, they may be stored
+// all the same, and Follow reports it.
 func (l *Log) Begin(ctx context.Context, appends []commitlog.Append) (*commitlog.Pending, error) {
 	if len(appends) == 0 {
 		return nil, fmt.Errorf("%w: nothing to append", commitlog.ErrInvalid)
@@ -152,8 +153,8 @@ func (l *Log) enqueue(s *submission) error {
 	return nil
 }
 
-// take returns what goes into the next transaction, nil when the log has ended. Who has left
-// meanwhile is not written for.
+// take returns what goes into the next transaction, nil when the log has ended. Submissions
+// whose callers have left meanwhile are not written.
 func (l *Log) take(ctx context.Context) []*submission {
 	for {
 		l.mu.Lock()

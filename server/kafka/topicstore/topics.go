@@ -71,7 +71,7 @@ func (l *Log) create(ctx context.Context, name string, partitions int32, more ma
 	switch {
 	case err == nil, errors.Is(err, kerr.TopicAlreadyExists):
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
-		// It may have been made by who is allowed to.
+		// Another process with that permission may have made it.
 		if id, n, err = l.describe(ctx, name, maxTries); err == nil {
 			return id, n, nil
 		}

@@ -17,7 +17,7 @@ import (
 const producersStay = 24 * time.Hour
 
 // Trim implements commitlog.Log. The new start is stored before anything is removed: see the
-// package. What cannot be removed now is removed with a later trim.
+// package. Messages that cannot be removed now are removed with a later trim.
 func (l *Log) Trim(ctx context.Context, p commitlog.Partition, before int64) (int64, error) {
 	start, end, err := l.Bounds(ctx, p)
 	if before = min(before, end); err != nil || before <= start {
@@ -34,7 +34,7 @@ func (l *Log) Trim(ctx context.Context, p commitlog.Partition, before int64) (in
 		last := w.Last()
 		return k.Partition == p && last.Base+int64(last.Count) <= before && last.Time < oldest
 	}
-	// Who asks must learn what became of it, or it would continue with positions that are gone.
+	// The caller must learn the outcome, or it would continue with positions that are gone.
 	if err := l.submit(context.WithoutCancel(ctx), s); err != nil {
 		return start, err
 	}
@@ -53,8 +53,8 @@ func (l *Log) started(p commitlog.Partition) int64 {
 	return l.memory.Starts[p]
 }
 
-// remove removes from Kafka what was trimmed and is still there. What fails waits for the next
-// trim: nobody reads it any more.
+// remove removes from Kafka the records that were trimmed and are still there. A removal that
+// fails waits for the next trim, because no reader needs these records.
 func (l *Log) remove(ctx context.Context) {
 	l.mu.Lock()
 	list := l.trimmed

@@ -120,7 +120,7 @@ func (p *plan) without(partial *kafka.PartitionError) []*submission {
 	return slices.DeleteFunc(slices.Clone(p.list), func(s *submission) bool { return bad[s] })
 }
 
-// settleOne answers a submission that is not written, or of which nobody knows.
+// settleOne answers a submission that was not written, or whose outcome is unknown.
 func (l *Log) settleOne(s *submission, err error) {
 	l.mu.Lock()
 	s.settled = true
@@ -306,7 +306,7 @@ func (l *Log) transact(ctx context.Context, p *plan) error {
 	return err
 }
 
-// fatal ends the log: only who reopens it knows what is stored.
+// fatal ends the log: only a process that reopens it knows what is stored.
 func (l *Log) fatal(err error) error {
 	err = fmt.Errorf("%w: %w: %w", commitlog.ErrFenced, store.ErrUnavailable, err)
 	if l.end(err) {
@@ -352,7 +352,7 @@ func (p *plan) place(l *Log) error {
 	return nil
 }
 
-// state makes the records of state.Name, removals first: what was removed may be there again.
+// state makes the records of state.Name, removals first: a removed key may be there again.
 func (p *plan) state(l *Log) []*kafka.Record {
 	l.mu.Lock()
 	list := l.tombstones(l.removed[:p.removed])

@@ -1,9 +1,9 @@
 // Package transaction writes records to Kafka in transactions of several steps: their offsets
 // are known before the end.
 //
-// It owns the settings of the clients that do so, and what an error leaves open. What is
-// written, and what follows from an error, belongs to who uses it. Concurrency: a client and
-// its transactions belong to one goroutine.
+// It owns the settings of the clients that do so, and what an error leaves open. The caller
+// owns the records, and decides what follows from an error. Concurrency: a client and its
+// transactions belong to one goroutine.
 package transaction
 
 import (
@@ -25,14 +25,14 @@ const (
 	metadataMinAge = 250 * time.Millisecond
 	// MaxBatch is the size of a batch of messages, and of one message, in bytes.
 	MaxBatch = 9 << 20
-	// timeout is after which brokers abort a transaction that nobody ends. A new
-	// owner does so at once: it only counts where there is none.
+	// timeout is the time after which brokers abort a transaction that its producer does
+	// not end. A new owner aborts it at once: the timeout only counts where there is none.
 	timeout    = time.Minute
 	maxRecords = 50_000
 )
 
-// NewWriter makes the client that writes topics' messages in transactions. What is
-// produced waits for Flush, so that what goes together is in few batches.
+// NewWriter makes the client that writes topics' messages in transactions. Produced records
+// wait for Flush, so that those of one transaction are in few batches.
 func NewWriter(addr, id string, more ...kafka.Option) (*kafka.Client, error) {
 	c, err := kgo.NewClient(append(slices.Clone(more),
 		kgo.SeedBrokers(strings.Split(addr, ",")...), kgo.ClientID("parley-topics"), kgo.DisableClientMetrics(),

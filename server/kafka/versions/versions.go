@@ -166,7 +166,7 @@ func (s State) topics(match func(base string, v Version) bool) []kafka.Topic {
 				of := t
 				of.Name, of.Partitions = Name(base, v.Number), v.Partitions
 				if v.Status == Retired {
-					of.Readers = nil // all had read it; a broker forgets the offsets of topics that nobody reads
+					of.Readers = nil // all had read it; a broker forgets the offsets of topics without readers
 				}
 				list = append(list, of)
 			}

@@ -13,7 +13,7 @@ import (
 const FollowEvery = time.Second
 
 // Watch follows the state for readers that may be late: consumers, metrics, listings. A
-// relay reads the state itself, because what it publishes depends on it.
+// relay reads the state itself, because its records depend on it.
 type Watch struct {
 	store  store.Store
 	logger *slog.Logger

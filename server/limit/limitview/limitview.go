@@ -1,8 +1,8 @@
-// Package limitview shows operators the limits of rates, and what somebody has left.
+// Package limitview shows operators the limits of rates, and what a caller has left.
 //
-// It owns how operators name whom a limit counts: addresses as they are in logs, with or
-// without the length of a network. It takes nothing from whom it looks at. Limits and buckets
-// are package limit's.
+// It owns the names that operators use for the subjects of a limit: addresses as they are in
+// logs, with or without the length of a network. It does not charge these subjects. Limits
+// and buckets are package limit's.
 //
 // Concurrency: a View is safe for concurrent use.
 package limitview

@@ -1,9 +1,10 @@
-// Package caller says who makes a call that one process passes on to another.
+// Package caller names the caller of a call that one process passes on to another.
 //
-// A process that lets somebody in and passes the call on over a link (package link) says who
-// it is in a header, and is believed because the link proves which process says so. The
-// package owns the form of that header, which several versions understand side by side.
-// Nothing of it counts outside of a link. Concurrency: everything is safe for concurrent use.
+// A process that admits a caller and passes the call on over a link (package link) names the
+// caller in a header. The receiver trusts the header because the link authenticates the
+// process. The package owns the form of that header, which several versions understand side
+// by side. The header has no effect outside of a link. Concurrency: everything is safe for
+// concurrent use.
 package caller
 
 import (
@@ -18,7 +19,7 @@ import (
 // Header has the caller.
 const Header = "Parley-Caller"
 
-// Caller is who calls.
+// Caller is the caller of a call.
 type Caller struct {
 	Principal string    `json:"p"`
 	Operator  bool      `json:"o,omitempty"`
@@ -27,7 +28,7 @@ type Caller struct {
 	ExpiresAt time.Time `json:"e,omitzero"`  // of the token
 }
 
-// Introduce says who calls.
+// Introduce writes the caller into headers.
 func (c Caller) Introduce(h http.Header) error {
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -37,10 +38,10 @@ func (c Caller) Introduce(h http.Header) error {
 	return nil
 }
 
-// errNobody says that a call names nobody.
+// errNobody reports that a call names no caller.
 var errNobody = errors.New("caller: the call names no caller")
 
-// From reads who calls.
+// From reads the caller from headers.
 func From(h http.Header) (c Caller, err error) {
 	b, err := base64.RawURLEncoding.DecodeString(h.Get(Header))
 	if err != nil {

@@ -237,7 +237,7 @@ func one(ctx context.Context, b *bench, dir string) (v verdict, err error) {
 	return v, err
 }
 
-// note tells who looks on.
+// note reports progress to the person who watches.
 func (b *bench) note(format string, args ...any) {
 	fmt.Fprintf(b.cfg.Notes, "%s %s: %s\n", time.Now().Format(time.TimeOnly), b.name, fmt.Sprintf(format, args...))
 }

@@ -31,7 +31,7 @@ type beside struct {
 	alone, p99   time.Duration
 	published    float64 // of the hot one, a second
 	server, load float64 // processors that were used
-	busy         float64 // part of all processors, with whatever else runs on the machine
+	busy         float64 // part of all processors, with all other programs of the machine
 	err          error
 }
 
@@ -101,8 +101,8 @@ func hotTopic(ctx context.Context, b *bench) (v verdict, err error) {
 	return v, nil
 }
 
-// beside has the cold topics work alone, then beside the hot one, then alone again: what else
-// the machine does changes with time.
+// beside has the cold topics work alone, then beside the hot one, then alone again: the other
+// load of the machine changes with time.
 func (b *bench) beside(ctx context.Context, cold []*rig.Load, hot *rig.Load, rate float64) *beside {
 	h := &beside{rate: rate}
 	slow := rate * (1 - hotShare)

@@ -46,7 +46,7 @@ type held struct {
 	publish, fetch, total time.Duration
 	drain                 time.Duration
 	cores                 float64 // of the server
-	busy                  float64 // part of all processors, with whatever else runs on the machine
+	busy                  float64 // part of all processors, with all other programs of the machine
 	writes                float64 // part of what the disk can write
 	broken                []string
 	lost                  []string // what breaks a gate at any rate and on any machine
@@ -98,7 +98,7 @@ func rates(mode topicv1.CompletionMode, claimed float64, groups ...int) func(con
 }
 
 // judge decides about a claimed rate, with all rates that were tried. A threshold that breaks at the claimed one breaks
-// the gate, unless the machine was the limit or the rate is expected to fall short. What was lost breaks it at any
+// the gate, unless the machine was the limit or the rate is expected to fall short. A lost message breaks it at any
 // rate.
 func (v *verdict) judge(what string, s searched, fallsShort bool) {
 	h := s.tries[0]

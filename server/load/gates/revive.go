@@ -36,7 +36,8 @@ type story struct {
 	began  time.Time
 	victim *rig.Group
 	v      verdict
-	// What the partitions held when the topic was new, the group was killed, and before and after it was revived.
+	// The bounds of the partitions when the topic was new, when the group was killed, and before and after it was
+	// revived.
 	first, killed, revived, attached []*topicv1.PartitionBounds
 }
 

@@ -45,7 +45,7 @@ type Disk struct {
 // Measure appends blocks to a file of its own in a directory, each synced.
 func (d *Disk) Measure(dir string) {
 	f, err := os.CreateTemp(dir, "load-fsync-*")
-	if err != nil { // nobody's data, or somebody else's
+	if err != nil { // the directory does not exist, or belongs to another user
 		return
 	}
 	defer func() { _ = os.Remove(f.Name()) }()

@@ -1,6 +1,6 @@
-// Package probe is what a load test knows of the machine and of the server beside what it
-// is answered: the server's metrics, the disk, its own processor time, a clock to send by,
-// and the lines for whoever looks on.
+// Package probe gives a load test its facts about the machine and the server other than the
+// answers: the server's metrics, the disk, its own processor time, a clock to send by, and
+// the progress lines.
 //
 // Concurrency: a Server is safe for concurrent use; one goroutine uses everything else.
 package probe

@@ -3,8 +3,8 @@
 // frames, HTTP/1.1 connections with none.
 //
 // It owns connections, the two protocols of calls and streams (Connect and gRPC), and the
-// errors that servers answer with. What is called and what messages mean belongs to its
-// callers: they give and get encoded messages.
+// errors that servers answer with. Its callers own the procedures and the meaning of
+// messages: they give and get encoded messages.
 //
 // Concurrency: a Conn and a Pool are safe for concurrent use. The functions of a stream
 // run on the connection's reader, one at a time, and must not wait.

@@ -13,7 +13,7 @@ import (
 
 const (
 	markers  = 256     // calls at once that mark messages as read
-	maxMarks = 1 << 16 // of those who wait for one of them
+	maxMarks = 1 << 16 // of the callers that wait for one of them
 	maxReads = 64      // chats marked by an acknowledgement, the server's own limit
 )
 

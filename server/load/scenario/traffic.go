@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	maxInFlight = 4_096           // sends at once of a steady rate; then it waits, and what waits counts as slow
+	maxInFlight = 4_096           // sends at once of a steady rate; then it waits, and waiting sends count as slow
 	stallTime   = 5 * time.Second // without a delivery, after which the rest is missing
 )
 
@@ -51,7 +51,7 @@ type traffic struct {
 	*run
 	recorder  atomic.Pointer[recorder]
 	listeners []*stream.Listener
-	marking   *marking // nil: nobody marks
+	marking   *marking // nil: no client marks
 	rounds    int64
 }
 
@@ -145,8 +145,8 @@ func (t *traffic) send(ctx context.Context, rec *recorder, g *group, from *perso
 	}
 }
 
-// pace sends at a steady rate, whatever becomes of the sends before. Each counts from when
-// it was due, so that a server that stalls is not asked less.
+// pace sends at a steady rate, regardless of the outcome of the sends before. Each counts
+// from when it was due, so that a server that stalls is not asked less.
 func (t *traffic) pace(ctx context.Context, rec *recorder, d time.Duration) {
 	chance := rand.New(rand.NewPCG(t.Seed, uint64(rec.number)))
 	room := make(chan struct{}, maxInFlight)
@@ -280,7 +280,7 @@ func ended(list []*stream.Listener) (n int) {
 	return n
 }
 
-// line is the state of a round for whoever looks on.
+// line is the progress line of a round for the person who watches the test.
 func (t *traffic) line(ctx context.Context, rec *recorder) string {
 	return fmt.Sprintf("%9d sent  %10d delivered  ack %s/%s ms  delivery %s/%s ms  %d failed%s", rec.acks.Count(),
 		rec.delivered.Load(), ms(rec.acks.Quantile(0.5)), ms(rec.acks.Quantile(0.99)), ms(rec.deliveries.Quantile(0.5)),

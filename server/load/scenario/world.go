@@ -61,7 +61,7 @@ func newWorld(ctx context.Context, r *run) (*world, error) {
 	}
 	stop := r.show.During("users and chats", 0, nil)
 	defer stop()
-	// The first one alone: what is wrong with the server or the tokens is found here.
+	// The first one alone: it finds mistakes of the server or the tokens.
 	if err := w.greet(ctx, w.people[0]); err != nil {
 		return nil, explain(err)
 	}

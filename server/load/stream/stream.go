@@ -17,7 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/load/rpc"
 )
 
-// Handler is what becomes of frames; what is nil leaves them out.
+// Handler has the functions for frames; a nil function ignores them.
 type Handler struct {
 	Message func(l *Listener, f Frame)
 	Receipt func()

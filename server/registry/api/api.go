@@ -1,10 +1,9 @@
 // Package api serves a schema registry over HTTP, as Confluent's API describes it,
 // so that the clients of others work with it.
 //
-// It owns paths, parameters, JSON and status codes. What schemas are and what may
-// be registered is the registry's. Contexts, data contract rules, metadata and
-// types besides PROTOBUF are not offered. Whoever mounts the handler decides who may
-// call it.
+// It owns paths, parameters, JSON and status codes. The registry owns schemas and the rules
+// for registering them. Contexts, data contract rules, metadata and types besides PROTOBUF
+// are not offered. The program that mounts the handler decides which callers it admits.
 //
 // Concurrency: the handler is safe for use by many goroutines.
 package api
@@ -344,7 +343,7 @@ func (s *server) setLevel(r *http.Request) (any, error) {
 	for name, raw := range in {
 		switch {
 		case name == "compatibility":
-			_ = json.Unmarshal(raw, &level) // what is no text is no level
+			_ = json.Unmarshal(raw, &level) // a value that is no text is no level
 		case present(raw):
 			return nil, &registry.Error{Code: http.StatusUnprocessableEntity,
 				Message: "Only the compatibility of subjects can be configured; normalize is a parameter of requests"}

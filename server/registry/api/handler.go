@@ -32,8 +32,8 @@ const (
 type server struct {
 	registry *registry.Registry
 	log      *slog.Logger
-	lists    chan struct{} // slots of those who stream a list
-	compiles chan struct{} // slots of those who have a schema compiled
+	lists    chan struct{} // slots of requests that stream a list
+	compiles chan struct{} // slots of requests that have a schema compiled
 }
 
 // Handler serves a registry at the root of its path.
@@ -161,8 +161,7 @@ type failure struct {
 	Message string `json:"message"`
 }
 
-// write answers in JSON. Only refusals say what is wrong; what failed inside goes to
-// the log.
+// write answers in JSON. Only refusals name the mistake; internal failures go to the log.
 func write(log *slog.Logger, w http.ResponseWriter, r *http.Request, out any, err error) {
 	w.Header().Set("Content-Type", contentType)
 	status := http.StatusOK
@@ -171,7 +170,7 @@ func write(log *slog.Logger, w http.ResponseWriter, r *http.Request, out any, er
 		if err = list(body); err == nil {
 			return
 		}
-		if body.began { // what was sent must not pass for all there is
+		if body.began { // the sent part must not pass for the whole list
 			log.ErrorContext(r.Context(), "schema registry: a list was cut", "path", r.URL.Path, "error", err)
 			panic(http.ErrAbortHandler)
 		}
@@ -215,7 +214,7 @@ func (s *streamed) Write(b []byte) (int, error) {
 	return s.w.Write(b)
 }
 
-// listed streams a list as a JSON array, in pieces; what fails before the first piece is
+// listed streams a list as a JSON array, in pieces; a failure before the first piece is
 // full is an answer of its own.
 func listed[T any](list iter.Seq2[T, error], show func(T) any) stream {
 	return func(w io.Writer) error {

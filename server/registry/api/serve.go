@@ -32,20 +32,20 @@ type Config struct {
 	Registry *registry.Registry
 	// Listen is host:port; port 0 is a free one.
 	Listen string
-	// Password lets clients read that give it by HTTP's basic authentication, whatever
-	// the user's name. Without one the server listens on loopback only.
+	// Password lets clients read that give it by HTTP's basic authentication, with any user
+	// name. Without one the server listens on loopback only.
 	Password string
 	// WritePassword lets clients read and change something, in the same way.
 	WritePassword string
-	// Operator says who else may change something, by a request's headers. Without it and
-	// without WritePassword nobody may.
+	// Operator returns the operator of a request by its headers. Operators may also change
+	// something. Without it and without WritePassword no caller may.
 	Operator func(http.Header) (name string, err error)
 	// TLS serves HTTPS. Without it passwords cross the network as they are.
 	TLS    *tls.Config
 	Logger *slog.Logger
 }
 
-// Server serves a registry on a port of its own, for those who read the event log.
+// Server serves a registry on a port of its own, for readers of the event log.
 type Server struct {
 	listener net.Listener
 	srv      *http.Server
@@ -101,8 +101,8 @@ func localOnly(next http.Handler) http.Handler {
 	})
 }
 
-// authorized lets readers read and writers change something. What they know is the
-// password of basic authentication; an operator's token may be a bearer's as well.
+// authorized lets readers read and writers change something. They give the password of
+// basic authentication; an operator's token may also be a bearer token.
 func authorized(cfg Config, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, writes := writer(cfg, r)
@@ -125,7 +125,7 @@ func authorized(cfg Config, next http.Handler) http.Handler {
 	})
 }
 
-// writer says who a request is from, if it may change something.
+// writer returns the author of a request, if it may change something.
 func writer(cfg Config, r *http.Request) (name string, ok bool) {
 	user, password, basic := r.BasicAuth()
 	if cfg.WritePassword != "" && hasPassword(r, cfg.WritePassword) {
@@ -163,7 +163,7 @@ func unauthorized(log *slog.Logger, w http.ResponseWriter, r *http.Request, text
 
 const codeUnauthorized = 40101
 
-// reads says whether a request changes nothing. What it does not know does.
+// reads says whether a request changes nothing. Unknown requests count as changes.
 func reads(r *http.Request) bool {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:

@@ -24,7 +24,7 @@ const (
 // themselves for each level.
 func checkNesting(text string) error {
 	if b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text)); err == nil && len(b) > 0 {
-		// What is no descriptor either way is for the compiler to say.
+		// The compiler reports text that is no descriptor either way.
 		d := &descriptorpb.FileDescriptorProto{}
 		limited := proto.UnmarshalOptions{RecursionLimit: maxNesting, DiscardUnknown: true}.Unmarshal(b, d)
 		if limited != nil && strings.Contains(limited.Error(), "recursion") {
@@ -113,8 +113,8 @@ func flatten(text string, imports map[string]string) (string, map[string]string,
 		}
 		return text, imports, 0
 	}
-	// What a text imports is only known when it is parsed; what it does not mention it
-	// does not import.
+	// The imports of a text are only known when it is parsed; it does not import a name
+	// that it does not mention.
 	var direct []string
 	for _, name := range slices.Sorted(maps.Keys(g.files)) {
 		if mentions(text, name) {

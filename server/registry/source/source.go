@@ -33,7 +33,7 @@ import (
 // its own, and two versions compare only under the same one.
 const Self = "@schema.proto"
 
-// Error says why a schema is none. Its text is meant for those who sent it.
+// Error says why a schema is none. Its text is meant for the caller that sent it.
 type Error struct{ Text string }
 
 func (e *Error) Error() string { return e.Text }

@@ -3,18 +3,18 @@
 //
 // # How
 //
-// A process writes streams of its own, a few at a time (lanes): nobody else writes to them,
-// so no row is compared with anything. What is recorded at about the same time shares rows
-// and transactions (package chat/groupcommit). A row of events and the row of the outbox that
-// announces it are stored together. A stream ends after some thousand events, so that the
-// relay never reads a long one.
+// A process writes streams of its own, a few at a time (lanes): no other process writes to
+// them, so its writes need no conditions. Events that are recorded at about the same time
+// share rows and transactions (package chat/groupcommit). A row of events and the row of the
+// outbox that announces it are stored together. A stream ends after some thousand events, so
+// that the relay never reads a long one.
 //
 // A transaction whose outcome is unknown runs again as it was: its rows are the same. At worst
 // its events are published twice, with the same ids. Numbers of events that could not be
 // stored are left out.
 //
 // The package owns the rows that it writes, the limits of a caller and of the process. It
-// owns neither the form of events (package search) nor who calls.
+// does not own the form of events (package search) or the permission to call.
 //
 // # Concurrency
 //

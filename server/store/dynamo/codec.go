@@ -88,7 +88,7 @@ func number(n int64) types.AttributeValue {
 	return &types.AttributeValueMemberN{Value: strconv.FormatInt(n, 10)}
 }
 
-// decode reads an item, nil for none. What no engine of ours writes is an error that
+// decode reads an item, nil for none. A row that no engine of ours writes is an error that
 // wraps store.ErrCorrupt.
 func (sc *schema) decode(m attributes) (store.Row, error) {
 	row := store.Row{Key: store.Key{Table: sc.def.Name}}

@@ -19,14 +19,13 @@
 //
 // # Answers that did not come
 //
-// Throttling, conflicts, lost answers and failures of the service are retried with
-// full jitter within store.CallTimeout. When a request with a token may have been
-// carried out and a repetition fails a condition, that is the answer: a transaction
-// that was committed answers its token with success. Sizes and numbers are
-// DynamoDB's own: an update may make an item up to 64 bytes larger than the embedded
-// engine would let it, and the terms and increments of one write must fit into an
-// expression of 4 KB and 300 operators, which 70 of both together do; what does not is
-// store.ErrInvalid.
+// Throttling, conflicts, lost answers and failures of the service are retried with full
+// jitter within store.CallTimeout. When a request with a token may have been carried out
+// and a repetition fails a condition, that is the answer: a transaction that was committed
+// answers its token with success. Sizes and numbers are DynamoDB's own: an update may make
+// an item up to 64 bytes larger than the embedded engine would let it, and the terms and
+// increments of one write must fit into an expression of 4 KB and 300 operators, which 70
+// of both together do; a write that does not fit is store.ErrInvalid.
 //
 // # Concurrency
 //

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Format says which rows the tables may have, and who can read them.
+// Format says which rows the tables may have, and which releases can read them.
 //
 // A rolling upgrade has processes of two versions on the same tables, so a format comes in two
 // releases. The first one knows the format (Version) and still writes rows that the release before

@@ -14,7 +14,7 @@ type Stats struct {
 	Plans  int64 // committed
 	Failed int64 // plans with failed conditions
 
-	// What DynamoDB said the answered requests cost, in its units. Transactions
+	// The cost of the answered requests as reported by DynamoDB, in its units. Transactions
 	// that it cancelled cost too, which it does not say.
 	ReadUnits, WriteUnits float64
 }

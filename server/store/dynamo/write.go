@@ -272,8 +272,8 @@ func (s *Store) send(ctx context.Context, f *request) error {
 	return nil
 }
 
-// BatchWrite implements store.Store. Its writes have no condition, so that they may
-// go again whatever became of them.
+// BatchWrite implements store.Store. Its writes have no condition, so that they can be
+// repeated regardless of their outcome.
 func (s *Store) BatchWrite(ctx context.Context, writes []store.Write) error {
 	if err := store.ValidateBatch(writes); err != nil {
 		return err

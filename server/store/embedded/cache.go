@@ -12,7 +12,7 @@ import (
 //
 // The cache is never ahead of Pebble nor behind it: under the stripe's lock, an item is
 // hidden before a batch that changes it becomes visible, and cached afterwards. A plan
-// whose batch fails leaves nothing in the cache. What is found here was visible
+// whose batch fails leaves nothing in the cache. An item that is found here was visible
 // before, so that a reader waits for it as for anything else that it read. All stripes
 // together keep 16,384 items of at most 1 KiB.
 
@@ -31,7 +31,7 @@ type stripe struct {
 	recent itemcache.Set
 }
 
-// cached returns the item of a key if it is cached and nobody is changing it.
+// cached returns the item of a key if it is cached and no plan is changing it.
 func (s *Store) cached(key []byte) (store.Item, bool) {
 	if !isHot(key) || s.uncached.Load() {
 		return nil, false

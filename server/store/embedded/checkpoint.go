@@ -15,13 +15,13 @@ import (
 // their own until the store has replaced them; so the directory is to be removed soon.
 //
 // moment is called once, with what takes the moment: it may do so while something else stands
-// still. What is written meanwhile goes on.
+// still. Writes continue meanwhile.
 func (s *Store) Checkpoint(ctx context.Context, dir string, moment func(take func() error) error) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
 	defer s.life.RUnlock()
-	// What is in memory only would be in the log, which is copied.
+	// Without the flush, data that is in memory only would be in the log, which is copied.
 	if err := s.db.Flush(); err != nil {
 		return translate(err)
 	}

@@ -1,21 +1,20 @@
 // Package embedded is the storage engine for one machine: Pebble in the data
 // directory, durable by fsync with group commit.
 //
-// It owns the data directory (lock, FORMAT, generation), the encoding of keys, the
-// removal of expired items, the compaction of the outbox and the watch
-// on free space. It owns neither the contract, which is package store's, nor any
-// row: those are package table's.
+// It owns the data directory (lock, FORMAT, generation), the encoding of keys, the removal
+// of expired items, the compaction of the outbox and the watch on free space. It owns
+// neither the contract, which is package store's, nor any row: those are package table's.
 // It is one package because locks, batches, the seal and expiry share the one Pebble and
-// its life; what stands below the contract or beside it has packages of its own.
+// its life; code below the contract or beside it has packages of its own.
 //
 // # Concurrency
 //
-// A plan locks the stripes of all its items (4,096 stripes, in ascending order,
-// so that plans cannot deadlock), reads, evaluates, applies one batch, unlocks,
-// and only then waits for the sync. Early release is safe: the log has the order
-// of the commits, so a plan that depends on another is synced after it. What is visible
-// may thus not be durable yet; see package barrier for how readers wait. A stripe also
-// caches what is read most, under the same lock (cache.go).
+// A plan locks the stripes of all its items (4,096 stripes, in ascending order, so that
+// plans cannot deadlock), reads, evaluates, applies one batch, unlocks, and only then waits
+// for the sync. Early release is safe: the log has the order of the commits, so a plan that
+// depends on another is synced after it. A visible write may thus not be durable yet; see
+// package barrier for how readers wait. A stripe also caches what is read most, under the
+// same lock (cache.go).
 //
 // Lock order: Store.life (shared by every call, exclusive in Close), then stripes in
 // ascending order, then the barrier's. Pebble's own locks come last. Background work (the
@@ -49,7 +48,7 @@ type Store struct {
 	generation string
 	ancestors  []ancestor   // of the generation, the newest first
 	shown      atomic.Int64 // see Shown
-	lacks      error        // of a read-only store: what is missing by its seal
+	lacks      error        // of a read-only store: the missing parts by its seal
 	sealing    sync.Mutex   // of SEAL and the probes; taken alone
 	probes     uint64       // of the seal; guarded by sealing
 	seed       maphash.Seed

@@ -60,8 +60,9 @@ func checkFormat(fs vfs.FS, dir string) (earlier bool, err error) {
 	path := formatPath(fs, dir)
 	f, err := fs.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		// It is written before the store is made: where there is one, somebody has
-		// removed it, and with it the word of a newer version perhaps.
+		// The file is written before the store is made. If a store exists without it, a
+		// user has removed the file, and perhaps with it the version that a newer release
+		// wrote.
 		if _, err := fs.Stat(fs.PathJoin(dir, "store")); err == nil {
 			return false, fmt.Errorf("%s: %w: the FORMAT file is missing: %s", dir, errNoFormat, unmarkedRemedy)
 		}

@@ -137,8 +137,8 @@ func (s *Store) Follow(of []store.Ancestor) error {
 }
 
 // proceed begins a generation that follows on what the store has: up to the last commit in its
-// logs, or on the last probe. What else was committed, because the store is an older copy or was
-// cut short, has a higher number.
+// logs, or on the last probe. Any other commit, which exists because the store is an older copy
+// or was cut short, has a higher number.
 func (s *Store) proceed(logged int64) error {
 	probed, err := s.lastProbed()
 	if err != nil {

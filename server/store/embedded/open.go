@@ -38,7 +38,7 @@ type Options struct {
 	Logger *slog.Logger     // default: discards
 	// Fatal is called if a sync fails, or if Pebble cannot continue: acknowledged data may
 	// be lost, so it must end the process. Until then writes and Durable fail. Default: a
-	// panic that nobody can recover.
+	// panic that no caller can recover.
 	Fatal func(error)
 	// AcceptLoss is the generation of a store whose loss of data is accepted: it opens with
 	// the remaining data, under a new generation.

@@ -71,7 +71,7 @@ func (s *Store) finish(b *pebble.Batch, ticket uint64) error {
 	return nil
 }
 
-// fail ends the process: what is visible may never reach the disk.
+// fail ends the process: visible writes may never reach the disk.
 func (s *Store) fail(err error) {
 	s.barrier.Fail(fmt.Errorf("%w: a sync failed: %w", store.ErrUnavailable, err))
 	s.opts.Fatal(err)
@@ -80,8 +80,8 @@ func (s *Store) fail(err error) {
 // onlyDeletes reports whether writes free space. The few rows of some tables count as if
 // they did, because freeing space depends on them: a trim of the log is recorded first
 // (meta), and a relay without its lease does not delete published rows (leases). How far
-// groups of topics are is stored, too (subscriptions): what they have not acknowledged is
-// not removed.
+// groups of topics are is stored, too (subscriptions): messages that they have not
+// acknowledged are not removed.
 func onlyDeletes(writes []store.Write) bool {
 	for i := range writes {
 		w := &writes[i]

@@ -33,7 +33,7 @@ func On(p Policy, methods ...Method) Policy {
 	}
 }
 
-// Rates are the probabilities of the fates of a call, and the longest delay. What
+// Rates are the probabilities of the fates of a call, and the longest delay. A rate that
 // does not apply to a method counts as passing.
 type Rates struct {
 	Unavailable float64 // before: nothing happened

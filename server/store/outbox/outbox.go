@@ -1,18 +1,18 @@
 // Package outbox reads the rows of the outbox: which rows a chat has, what makes a row
 // unreadable, and which events wait for their first publication.
 //
-// It owns what a row must look like, whoever wrote it. It does not own the layout of the
-// row (package table), its publication (package workers/relay) or its repair (package
+// It owns the form of a valid row, regardless of its writer. It does not own the layout of
+// the row (package table), its publication (package workers/relay) or its repair (package
 // workers/failedrows). All functions are safe for concurrent use.
 //
 // # Unreadable rows
 //
-// Only faulty tools or hands write a row that cannot be read. It is the announcement of
-// events of its chat, and nobody knows which. Until an operator repairs or drops it, the
+// Only a faulty tool or a manual edit writes a row that cannot be read. The row announces
+// events of its chat, but it is unknown which. Until an operator repairs or drops it, the
 // relay publishes no event of the chat for the first time; a replay of events that were
-// published before is not affected. So a caller must assume the worst in its own
-// direction: one that publishes again at once takes every event to be unpublished, one
-// that only adds rows behind the unreadable one takes none to be announced.
+// published before is not affected. So a caller must assume the worst in its own direction:
+// one that publishes again at once takes every event to be unpublished, one that only adds
+// rows behind the unreadable one takes none to be announced.
 package outbox
 
 import (

@@ -73,7 +73,7 @@ func testQuery(f *fixture) {
 	}
 }
 
-// testOrder checks that sort keys are in order of their bytes, whatever they are.
+// testOrder checks that sort keys are in order of their bytes, for bytes of every kind.
 func testOrder(f *fixture) {
 	sks := []string{"\x01", "\x01\x01", "\x02", " ", "#", "0", "00", "1", "10", "2", "A", "a", "aa", "b", "~", "\x7f",
 		"\u0080", "\u00e9", "\u4e2d", "\U0001f600", strings.Repeat("\U0001f600", 1024/4)}
@@ -92,8 +92,8 @@ func testOrder(f *fixture) {
 	f.wantItem(long, item(7))
 }
 
-// testExpiredPages checks that a page may be empty and have a cursor: what has
-// expired counts as read, but does not show.
+// testExpiredPages checks that a page may be empty and have a cursor: expired rows count as
+// read, but do not show.
 func testExpiredPages(f *fixture) {
 	big := strings.Repeat("x", (1<<20)/4)
 	at := f.Clock.Now().Unix() + 60

@@ -6,11 +6,11 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// Audit is one half of what is kept of an operator's call: that it began, or how it
-// ended. Table audit, key month (UTC) and time, id and half: both halves stand beside each
-// other, and a month's calls in the order of their begin. A security event has one row, of
-// both halves, with its own partitions; so have rows once more that are about somebody.
-// Rows are written once, never changed, and expire.
+// Audit is one half of the record of an operator's call: that it began, or how it ended.
+// Table audit, key month (UTC) and time, id and half: both halves stand beside each other,
+// and a month's calls in the order of their begin. A security event has one row, of both
+// halves, with its own partitions. Copies of rows that are about a user have their own
+// partitions, too. Rows are written once, never changed, and expire.
 type Audit struct {
 	At        int64  // of this half, unix ms
 	By        string // the operator; in both halves, like Call

@@ -21,7 +21,7 @@ type Head struct {
 	// unix ms: of the last message, or of the creation while there is none; 0 in rows of releases without it
 	LastAt       int64
 	LastSequence int64  // of the last message that is shown
-	LastSender   string // who sent it
+	LastSender   string // the sender
 	LastPreview  string // its beginning, at most MaxPreview bytes
 }
 

@@ -10,7 +10,7 @@ import (
 // consumer_attempts, key group#topic#partition and offset. It expires.
 type Attempts struct {
 	Offset    int64
-	Attempts  int64 // that failed for a reason nobody knows
+	Attempts  int64 // that failed for an unknown reason
 	Ends      int64 // of the process, while it worked on the record and nothing else
 	ExpiresAt int64 // unix s
 }
@@ -50,9 +50,9 @@ func AttemptsFrom(r store.Row) (Attempts, error) {
 	}, err
 }
 
-// Ownership says who works on a partition for a group, from its first record until it
-// releases the partition: if the row is there when another begins, the process
-// ended in between. Table consumer_attempts, key group#topic#partition and "owner".
+// Ownership records the worker of a partition for a group, from its first record until it
+// releases the partition: if the row is there when another begins, the process ended in
+// between. Table consumer_attempts, key group#topic#partition and "owner".
 type Ownership struct {
 	Consumer string
 	Since    int64 // unix ms

@@ -12,7 +12,7 @@ import (
 // has.
 type DeadLetter struct {
 	Status    string
-	By        string // who did it
+	By        string // the actor
 	At        int64  // unix ms
 	Result    string // class and reason of a failure, or what was said at the discarding
 	Tries     int64

@@ -193,10 +193,9 @@ func (u UserChat) FirstSequence() int64 {
 	return 1
 }
 
-// Visible reports whether the user may see a change of the chat: what was
-// committed before joining is hidden in a SINCE_JOINED chat, and what was
-// committed after leaving everywhere. sequence is that of the message the change
-// is about, 0 for none.
+// Visible reports whether the user may see a change of the chat: changes committed before
+// joining are hidden in a SINCE_JOINED chat, and changes committed after leaving in every
+// chat. sequence is that of the message the change is about, 0 for none.
 func (u UserChat) Visible(version, sequence int64) bool {
 	if u.Left() && version > u.LeftVersion {
 		return false

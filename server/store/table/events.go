@@ -26,11 +26,11 @@ func EventKey(chatID string, version int64) store.Key {
 	return store.Key{Table: store.Events, PK: chatID, SK: Number(version)}
 }
 
-// Cause is who and what caused an event. Its payload has it; the row has no copy.
+// Cause is the actor and the cause of an event. Its payload has it; the row has no copy.
 type Cause struct{ Actor, Correlation, Causation string }
 
-// ErrIncompleteEvent says that an event is not stored because it does not say what it is, or
-// who and what caused it: rows never change, so nobody could ever add it.
+// ErrIncompleteEvent reports that an event is not stored because its type, actor or cause is
+// missing. Rows never change, so these could never be added.
 var ErrIncompleteEvent = errors.New("table: incomplete event")
 
 // Put returns the write that stores an event. It has no condition: the plan compares the

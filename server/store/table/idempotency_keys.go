@@ -26,7 +26,7 @@ type Request struct {
 	ExpiresAt int64 // unix s
 }
 
-// Scope joins the parts that make a request id unique: nobody can find another user's
+// Scope joins the parts that make a request id unique: a user cannot find another user's
 // request by guessing its id.
 func Scope(procedure, user, parent, requestID string) string {
 	return strings.Join([]string{procedure, user, parent, requestID}, "#")

@@ -6,7 +6,7 @@ import "github.com/parley-chat/parley/server/store"
 // partition of the chat, user or day, and time and id of the dead letter. It expires when
 // the letter does.
 type Notification struct {
-	Group, Topic string // who gave up, and the record's topic
+	Group, Topic string // the group that gave up, and the record's topic
 	Partition    int64  // of the record
 	Offset       int64
 	Class        int64  // of the failure, as in the dead letter
@@ -18,7 +18,7 @@ type Notification struct {
 	Version      int64
 	EventID      string
 	EventType    string
-	Actor        string // who caused the event
+	Actor        string // the user or process that caused the event
 	EventTime    int64  // unix ms
 	ExpiresAt    int64  // unix s
 }

@@ -20,8 +20,8 @@ type Outbox struct {
 	// Replay says that the events were published before and are wanted again; the row
 	// has no place in the order of the chat's others.
 	Replay bool
-	// ReplayID tells the rows of several replays apart: each of them publishes its
-	// events, whatever others do. Empty in rows of earlier versions.
+	// ReplayID tells the rows of several replays apart: each of them publishes its events,
+	// regardless of the others. Empty in rows of earlier versions.
 	ReplayID string
 }
 

@@ -18,7 +18,7 @@ type Projection struct {
 	Last               int64    // greatest number that a build has had
 	Dropped            []string // numbers of the builds whose rows are to be removed
 	Generation         string   // of the store when the greatest build was begun
-	By                 string   // who changed the row last
+	By                 string   // the actor that changed the row last
 	ChangedAt          int64    // unix ms
 }
 

@@ -67,8 +67,8 @@ func SchemaSubjectKey(subject string) store.Key {
 	return store.Key{Table: store.Schemas, PK: schemaSubjects, SK: subject}
 }
 
-// SchemaFingerprintKey is the key of the id that equal schemas share, whatever
-// their subjects.
+// SchemaFingerprintKey is the key of the id that equal schemas share, regardless of their
+// subjects.
 func SchemaFingerprintKey(fingerprint string) store.Key {
 	return store.Key{Table: store.Schemas, PK: schemaFingerprints + fingerprint, SK: "id"}
 }
@@ -104,7 +104,7 @@ func SchemaReferrerKey(r SchemaReference, id int64) store.Key {
 // SchemaReferrerFrom reads the id of a row of them.
 func SchemaReferrerFrom(r store.Row) (int64, error) { return parseNumber(r.Key.SK) }
 
-// SchemaKeepersPartition lists who keeps a schema from being deleted for good; the sort key is the keeper.
+// SchemaKeepersPartition lists the keepers that prevent the permanent deletion of a schema; the sort key is the keeper.
 func SchemaKeepersPartition(id int64) string { return schemaKeepers + Number(id) }
 
 // SchemaKeeperKey is the key of one of them.

@@ -93,8 +93,8 @@ func TopicBindingFrom(it store.Item) TopicBinding {
 	return TopicBinding{Role: str(it, "role"), Groups: it.Get("groups").Strings()}
 }
 
-// TopicTrim is what is about to be removed of a partition: whoever lets a group begin
-// below it has seen it. Table topics, key name and "trim#" with the partition.
+// TopicTrim is the intended removal of a partition's messages: a plan that lets a group
+// start below it has read it. Table topics, key name and "trim#" with the partition.
 type TopicTrim struct {
 	Before int64 // positions below go
 	At     int64 // unix ms

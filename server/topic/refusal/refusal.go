@@ -56,7 +56,7 @@ func New(r Reason, format string, args ...any) *Error {
 	return &Error{r, fmt.Sprintf(format, args...)}
 }
 
-// Forbidden refuses who may not know whether there is such a topic.
+// Forbidden hides from unauthorized callers whether the topic exists.
 func Forbidden(topic string) *Error {
 	return New(TopicForbidden, "topic %.255q does not exist, or you have no role in it that allows this", topic)
 }

@@ -29,7 +29,7 @@ func (p *program) get() *cobra.Command {
 	})
 }
 
-// printStored prints a message that nobody has received.
+// printStored prints a stored message that was read by browsing, not delivered to a member.
 func (c *call) printStored(m *topicv1.StoredMessage) error {
 	return c.printMessage(&topic.Received{
 		Message: m.GetMessage(), ID: m.GetMessageId(), Partition: m.GetPartition(), Position: m.GetPosition(),

@@ -48,7 +48,8 @@ func (n *notes) Handle(_ context.Context, r slog.Record) error {
 // againIn is the attribute with the pause before the next try, which differs each time.
 const againIn = "again_in"
 
-// WithAttrs implements slog.Handler. What all lines have in common the command line says.
+// WithAttrs implements slog.Handler. The command line shows the attributes that all lines
+// have in common.
 func (n *notes) WithAttrs([]slog.Attr) slog.Handler { return n }
 
 // WithGroup implements slog.Handler.

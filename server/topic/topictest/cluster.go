@@ -52,7 +52,8 @@ func (c *Cluster) openLog(ctx context.Context, slot int, g *Gate) (*fenced, erro
 	c.epochs[slot]++
 	f := &fenced{Log: c.log, of: c, slot: slot, epoch: c.epochs[slot], gate: g}
 	c.mu.Unlock()
-	// What others began before has its position, and is durable before this is.
+	// Appends that others began before have their positions, and are durable before this
+	// one is.
 	_, err := c.log.Append(ctx, []commitlog.Append{{
 		Partition: commitlog.Partition{Topic: 1 << 40}, Messages: []*commitlog.Message{{}},
 	}})

@@ -3,16 +3,16 @@
 // wrong state: they follow it to the dead letters, in order, until all of these are redriven
 // or discarded.
 //
-// It owns the rows of parked keys. It does not own what is written to Kafka (package
-// consume), nor who redrives (package deadletter).
+// It owns the rows of parked keys. It does not own the records in Kafka (package consume) or
+// the redrive (package deadletter).
 //
 // # Order
 //
-// A row names the last record that is parked, and is written before that record's dead
-// letter. So a key may be released, by deleting its row, only by whoever has seen the letter
-// of the last record and knows that it and all before it are done with, and only if no
-// record was added meanwhile. Where records come all the time, the key is held first: while it
-// is, its records wait.
+// A row names the last record that is parked, and is written before that record's dead letter.
+// So a caller may release a key, by deleting its row, under two conditions. It has seen the
+// dead letter of the last record and knows that this and all earlier ones are done with, and
+// no record was added meanwhile. Where records come all the time, the caller holds the key
+// first: meanwhile its records wait.
 //
 // Only the member of the group that owns a partition parks its keys: the plan demands the
 // ownership that package crashlog has recorded. So an owner that reads the rows after it

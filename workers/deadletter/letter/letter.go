@@ -1,8 +1,9 @@
 // Package letter is the form of a dead letter on Kafka: a record that a consumer group
 // could not process, byte for byte, with the reason.
 //
-// It owns the encoding, the id and the size limit of dead letters. It does not own who
-// writes them (package consume) or what operators do with them (package deadletter).
+// It owns the encoding, the id and the size limit of dead letters. It does not own the
+// writing of dead letters (package consume) or what operators do with them (package
+// deadletter).
 //
 // Concurrency: all functions may be called from many goroutines.
 package letter
@@ -50,9 +51,10 @@ func Class(name string) eventv1.FailureClass {
 // producer's batch (1,000,012 bytes) and into its topic (1,048,588 bytes).
 const maxSize = 960 << 10
 
-// Encode returns the encoded letter. A record that is too large for a letter is left out:
-// the letter then says how many bytes are missing and where the record is. Without that
-// rule the record's partition would wait forever for a letter that nobody can write.
+// Encode returns the encoded dead letter. A record that is too large for a dead letter is
+// left out: the dead letter then says how many bytes are missing and where the record is.
+// Without that rule the record's partition would wait forever for a dead letter that cannot
+// be written.
 func (l Letter) Encode() ([]byte, error) {
 	m := l.message()
 	if payload, err := proto.Marshal(m); err != nil || len(payload) <= maxSize {

@@ -1,8 +1,8 @@
 // Package cli is the command line of the workers.
 //
 // It owns commands and what they print; settings are package config's, help and exit codes
-// package cmdline's. What the jobs are made of is in package jobs, what they do in a
-// package each. Concurrency: Run is called once.
+// package cmdline's. Package jobs has the parts of the jobs, and other packages have their
+// work. Concurrency: Run is called once.
 package cli
 
 import (

@@ -1,9 +1,9 @@
 // Package jobs puts a process of workers together: which parts of the durable path do
 // its jobs, what they depend on, and the order of start and stop.
 //
-// It owns what only processes of their own need: links to servers, health and metrics.
-// The parts belong to package pipeline. Concurrency: Run is called once; what runs in the
-// background is a lifecycle.Service.
+// It owns what only processes of their own need: links to servers, health and metrics. The
+// parts belong to package pipeline. Concurrency: Run is called once; background work runs
+// as a lifecycle.Service.
 package jobs
 
 import (
@@ -188,7 +188,7 @@ func (p *program) build(ctx context.Context) (err error) {
 		if err := p.backend.CheckTopics(ctx, acl.Of(p.cfg.Jobs...)...); err != nil {
 			return err
 		}
-		// Unless a process is asked to, it does not register: what is published changes by a
+		// Unless a process is asked to, it does not register: published schemas change by a
 		// step of the deployment, not by the first process of a new version.
 		if pc.Schemas, err = pipeline.LoadSchemas(ctx, p.backend.Store, p.cfg.RegisterSchemas, p.cfg.Logger); err != nil {
 			return explainMissing(err)

@@ -112,7 +112,7 @@ func (p *program) identity(key *auth.Key) (admin.Parts, error) {
 // nudges do not come here: each goes to one process, however many there are.
 func (p *program) listen(ctx context.Context, shards []int, nudge func(chat.Commit)) error {
 	return p.backend.Routing.Subscribe(ctx, shards, nil, func(n routing.Nudge) {
-		// What is no commit, or of another version, is found by the sweep.
+		// The sweep finds commits that cannot be decoded, or are of another version.
 		if c, err := link.DecodeCommit(p.backend.Generation, n.Payload); err == nil {
 			nudge(c)
 		}

@@ -2,8 +2,8 @@
 // the audit: the RPCs of parley.admin.v1 over package admin and package audit.
 //
 // It owns what is between the wire and the use cases, and that a service whose part the
-// process does not have is not served. It does not own who is let in, with which role, what
-// is recorded, or the table of errors: package ops serves it in its own chain.
+// process does not have is not served. It does not own authentication, roles, the audit, or
+// the table of errors: package ops serves it in its own chain.
 //
 // Concurrency: everything is safe for concurrent use.
 package adminapi
@@ -27,7 +27,7 @@ type Config struct {
 	Store store.Store
 	Clock func() time.Time
 	Parts admin.Parts
-	// Operator names who calls.
+	// Operator returns the name of the caller.
 	Operator func(ctx context.Context) string
 }
 

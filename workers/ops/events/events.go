@@ -1,8 +1,8 @@
 // Package events serves the event store to operators: the RPCs of EventService over package
 // eventquery.
 //
-// It owns what is between the wire and the reads. It does not own who is let in, what is
-// recorded, or what errors mean: package ops serves it in the chain of its own calls.
+// It owns what is between the wire and the reads. It does not own authentication, the
+// audit, or the meaning of errors: package ops serves it in the chain of its own calls.
 //
 // Concurrency: a Server is safe for concurrent use.
 package events

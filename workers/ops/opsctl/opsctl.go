@@ -290,7 +290,7 @@ func (cfg Config) HTTP(address string) (client *http.Client, baseURL string) {
 // OperatorName is the name for the audit: the one that is set, or the system's user.
 func (cfg Config) OperatorName() string { return cmp.Or(cfg.Operator, systemUser()) }
 
-// systemUser is who runs the command, as far as the system knows.
+// systemUser is the user who runs the command, as far as the system knows.
 func systemUser() string {
 	u, err := user.Current()
 	if err != nil {

@@ -2,9 +2,9 @@
 // that the list answers. The token of another query would show a part of a list as if it
 // were all.
 //
-// It owns the form of tokens, not what a position is. A token is no secret and no proof:
-// who makes one up reads a page of what they may read anyway, so a position is checked as
-// any input. All functions are pure.
+// It owns the form of tokens, not what a position is. A token is no secret and no proof: a
+// caller that forges one reads a page of data that it may read anyway, so a position is
+// checked as any input. All functions are pure.
 package pagetoken
 
 import (

@@ -1,9 +1,9 @@
 // Package parkedkeys serves operators the keys that consumer groups have parked: the RPCs of
 // parley.ops.v1's ParkedKeyService over package parked.
 //
-// It owns what is between the wire and the rows. It does not own who is let in and what is
-// recorded (package ops serves it in its own chain), nor how a key is released: that follows
-// from what is done about its dead letters (package deadletter).
+// It owns what is between the wire and the rows. It does not own authentication and the
+// audit (package ops serves it in its own chain), nor the release of a key: that follows
+// from the actions on its dead letters (package deadletter).
 //
 // Concurrency: a Service is safe for concurrent use.
 package parkedkeys

@@ -1,8 +1,8 @@
 // Package projections serves operators the projections: the RPCs of parley.ops.v1's
 // ProjectionService over package projection.
 //
-// It owns what is between the wire and the projections. It does not own who is let in, what
-// is recorded, or the table of errors: package ops serves it in its own chain.
+// It owns what is between the wire and the projections. It does not own authentication, the
+// audit, or the table of errors: package ops serves it in its own chain.
 //
 // Concurrency: a Service is safe for concurrent use.
 package projections
@@ -33,7 +33,7 @@ type Config struct {
 	Store   store.Store
 	Operate *projection.Operate
 	Clock   func() time.Time
-	// Operator names who calls.
+	// Operator returns the name of the caller.
 	Operator func(ctx context.Context) string
 }
 

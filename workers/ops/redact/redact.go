@@ -45,8 +45,8 @@ func Message(m protoreflect.Message) {
 	})
 }
 
-// Secrets removes the fields whose contract says debug_redact, at any depth: what
-// authenticates somebody stands in no record.
+// Secrets removes the fields whose contract says debug_redact, at any depth, so that no
+// record contains credentials.
 func Secrets(m protoreflect.Message) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		o, ok := f.Options().(*descriptorpb.FieldOptions)

@@ -67,13 +67,14 @@ var least = map[string]map[auth.Role][]string{
 	topicv1connect.BackfillServiceName: {
 		auth.Viewer: {"GetBackfill", "WatchBackfill"}, auth.Admin: {"StartBackfill", "CancelBackfill"},
 	},
-	// Who consumes takes messages from a group, and reads what users wrote.
+	// A consumer takes messages from a group, and reads what users wrote.
 	topicv1connect.ConsumerServiceName: {
 		auth.Admin: {"Consume", "ConsumeBidi", "Pull", "Ack", "Nack", "Extend", "AddCredits", "Detach"},
 	},
 }
 
-// Content is the least role of whoever is shown what users wrote, whatever the procedure.
+// Content is the least role of an operator who is shown what users wrote, regardless of the
+// procedure.
 const Content = auth.Moderator
 
 // Least returns the least role for a path of HTTP, which of a procedure is its name; ok is

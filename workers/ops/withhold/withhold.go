@@ -1,9 +1,9 @@
 // Package withhold decides whether operators are shown what users wrote.
 //
-// It owns the rule for accounts that were deleted: their content is shown to nobody who does
-// not share a chat with them, however it is asked for, in the event store and in dead letters
-// alike. How content is hidden is package redact's. Concurrency: functions may be called from
-// many goroutines.
+// It owns the rule for accounts that were deleted: only users who share a chat with them see
+// their content. Operators do not see it by any call, in the event store and in dead letters
+// alike. How content is hidden is package redact's. Concurrency: functions may be called
+// from many goroutines.
 package withhold
 
 import (
@@ -33,10 +33,10 @@ func Content(ctx context.Context, st store.Store, e event.Event, asked bool) (bo
 	return !people.AccessFrom(it).Deleted(), nil
 }
 
-// Unreadable is Content for a record that cannot be read as an event. If its payload is one
-// all the same, of the type that its producer says, the account of that decides. Otherwise
-// what stands under a chat's key is somebody's of whom nobody knows whether the account is
-// deleted: it is not shown. What has another key is no event of a chat.
+// Unreadable is Content for a record that cannot be read as an event. If its payload still
+// decodes as an event of the type that its producer says, the account of its actor decides.
+// Otherwise a record with a chat's key belongs to an unknown account, which may be deleted,
+// so it is not shown. A record with another key is no event of a chat.
 func Unreadable(ctx context.Context, st store.Store, key, value []byte, eventType string, asked bool) (bool, error) {
 	if !asked {
 		return false, nil

@@ -111,7 +111,7 @@ type Sender struct {
 	Messages int64
 }
 
-// Senders returns who sent messages to a chat on a day, by user, at most MaxSenders.
+// Senders returns the senders of messages to a chat on a day, by user, at most MaxSenders.
 func Senders(ctx context.Context, st store.Store, chatID string, day time.Time) ([]Sender, error) {
 	prefix := senderKey(day.UTC().Format(dayFormat), "")
 	var list []Sender

@@ -41,7 +41,7 @@ type Notification struct {
 	table.Notification
 	LetterID string
 	Status   deadletter.Status
-	Handling table.DeadLetter // who did something about it last, when, and with what result
+	Handling table.DeadLetter // the last action on it: actor, time and result
 }
 
 // List returns up to limit notifications (at most MaxList), those that failed last first.

@@ -3,9 +3,9 @@
 //
 // A row stands for an event and a group that gave it up, and follows from the dead letter
 // alone. That a group has processed an event needs no row: it is so if its committed offset
-// is beyond the event, and there is no row. What was done about a dead letter since stands
-// in one place, its own row (package deadletter), which a query reads beside the projection;
-// so a letter that is redriven shows at once, in every build. The projection is never a
+// is beyond the event, and there is no row. The later actions on a dead letter are in one
+// place, its own row (package deadletter), which a query reads beside the projection; so a
+// dead letter that is redriven shows at once, in every build. The projection is never a
 // source: it may be dropped, and is made again from the topic of dead letters.
 //
 // Rows stand three times, for the chat, for the user who caused the event, and for the day,

@@ -1,11 +1,11 @@
 // Package partitioncount checks, while a relay runs, that topics have their declared number of
 // partitions.
 //
-// The partition of a chat follows from the declared number. Where somebody adds partitions
-// to a topic, readers and other producers that use the real number expect the chat in
-// another partition. So the relay publishes nothing to that topic until the numbers agree
-// again; the outbox keeps the events, and other topics are published. Using the new number
-// instead would break the order of every chat that moves.
+// The partition of a chat follows from the declared number. If an operator adds partitions to
+// a topic, readers and other producers that use the real number expect the chat in another
+// partition. So the relay publishes nothing to that topic until the numbers agree again; the
+// outbox keeps the events, and other topics are published. Using the new number instead would
+// break the order of every chat that moves.
 //
 // The package owns the check and the refusal; package relay decides what happens to the
 // chats that wait. Concurrency: all methods are safe for concurrent use.

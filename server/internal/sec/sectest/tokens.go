@@ -88,7 +88,7 @@ func (g Good) Forge(t testing.TB, method jwt.SigningMethod, key any) []Forged {
 		g.forms(t, method, key))
 }
 
-// stranger is a key that nobody knows.
+// stranger is a key that no server trusts.
 func stranger(t testing.TB) ed25519.PrivateKey {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)

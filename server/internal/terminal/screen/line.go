@@ -74,7 +74,8 @@ func (l *line) remove(from, to int) {
 	l.at = from
 }
 
-// printable makes text of others fit for a terminal: what is not printed stands as a dot.
+// printable makes text of others fit for a terminal: a character that is not printed
+// becomes a dot.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -81,7 +81,7 @@ func openTxns(p logdir.Partition, dir string, segments []*logdir.Segment) (list 
 	return list, nil
 }
 
-// filler makes the batches that stand for missing offsets: the marker of a transaction that nobody began, which
+// filler makes the batches that stand for missing offsets: the marker of a transaction that no producer began, which
 // clients skip. One batch spans 2³¹ offsets at most.
 func filler(s logdir.Span) (out []byte) {
 	for s.From < s.To {

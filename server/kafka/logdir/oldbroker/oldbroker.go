@@ -1,7 +1,7 @@
 // Package oldbroker gives tests the broker that earlier releases had in the process: it writes directories of
 // event logs as these did, repairs them, and shows what readers saw of them. No program has it.
 //
-// Concurrency: a [Broker] is safe for concurrent use. Nobody else may have its directory open.
+// Concurrency: a [Broker] is safe for concurrent use. No other process may have its directory open.
 package oldbroker
 
 import (

@@ -22,12 +22,12 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 )
 
-// A message is a record with its payload as value, its key as key, and its headers. What a
-// record has no place for stands in headers of ours, before the others.
+// A message is a record with its payload as value, its key as key, and its headers. Fields
+// that a record has no place for stand in headers of ours, before the others.
 const (
 	HeaderType          = "parley-type"
 	HeaderCorrelationID = "parley-correlation-id"
-	// HeaderProducer is ID/NUMBER. What was stored before is in the slot's state; the header is
+	// HeaderProducer is ID/NUMBER. The stored numbers are in the slot's state; the header is
 	// for people, and says for which group alone a message is.
 	HeaderProducer = "parley-producer"
 	// HeaderExpires is when the message ends, in milliseconds since 1970. A release that does not know it, or the
@@ -123,7 +123,7 @@ func stamp(ms int64) string {
 	return strconv.FormatInt(ms, 10)
 }
 
-// timeOf reads a header that is a time. What is no time in it counts as none: other producers may have written it.
+// timeOf reads a header that is a time. A text that is no time counts as none: other producers may have written it.
 func timeOf(value []byte) *timestamppb.Timestamp {
 	ms, err := strconv.ParseInt(string(value), 10, 64)
 	if err != nil || ms <= 0 {

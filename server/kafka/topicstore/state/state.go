@@ -2,7 +2,8 @@
 // topics it has, where their partitions begin, and which numbers of producers were stored.
 //
 // It owns keys and values of the compacted topic of Kafka in which that stands, and how much
-// is remembered. It writes nothing. Concurrency: a State belongs to who holds the log's lock.
+// is remembered. It writes nothing. Concurrency: the caller of a State must hold the log's
+// lock.
 package state
 
 import (
@@ -138,7 +139,7 @@ func parseWindowKey(b []byte) (k Key, slot byte, err error) {
 
 // State is what of a slot's partition is in memory.
 type State struct {
-	Owner   string // id of the installation; "" if nobody has had the slot
+	Owner   string // id of the installation; "" if none has had the slot
 	Topics  map[uint64]Topic
 	Starts  map[commitlog.Partition]int64 // of partitions that were trimmed
 	windows map[Key]*list.Element         // of *kept
@@ -298,8 +299,8 @@ func (m *State) fill(windows map[Key]*producers.Window) {
 	}
 }
 
-// Scan calls f with all committed records of a partition from an offset on, to its end. What
-// is trimmed meanwhile is passed over.
+// Scan calls f with all committed records of a partition from an offset on, to its end.
+// Records that are trimmed meanwhile are skipped.
 func Scan(
 	ctx context.Context, r *topiclog.Log, topic string, partition int32, from int64, f func(*kafka.Record) error,
 ) error {

@@ -111,7 +111,7 @@ func (l *Load) Close() {
 	}
 }
 
-// Leave ends the member. What it had is given to another one.
+// Leave ends the member. Its messages go to another member.
 func (g *Group) Leave() {
 	if g.End != nil {
 		g.End()
@@ -302,8 +302,8 @@ func shape(rate float64) (calls float64, batch int) {
 	return rate / float64(batch), batch
 }
 
-// Pace publishes at a rate for a time, as a new phase, whatever becomes of the calls before:
-// each counts from when it was due.
+// Pace publishes at a rate for a time, as a new phase, regardless of the outcome of the
+// calls before: each counts from when it was due.
 func (l *Load) Pace(ctx context.Context, rate float64, d time.Duration) *Phase {
 	calls, batch := shape(rate)
 	total := int64(calls * d.Seconds())

@@ -19,7 +19,7 @@ import (
 	"github.com/parley-chat/parley/server/load/probe"
 )
 
-// userName is who makes the topics, publishes and consumes.
+// userName is the user who makes the topics, publishes and consumes.
 const userName = "gates"
 
 const (

@@ -11,11 +11,10 @@ import (
 	"github.com/parley-chat/parley/server/store/dynamo"
 )
 
-// Outside is a store for tests in bubbles of testing/synctest: calls are carried out
-// by goroutines outside the bubble, so that its time stands still while they are under
-// way and continues while a connection only waits to be used again. What expires does so
-// by the caller's time. A call takes no time, so that its context does not matter once
-// it has begun.
+// Outside is a store for tests in bubbles of testing/synctest: calls are carried out by
+// goroutines outside the bubble, so that its time stands still while they are under way and
+// continues while a connection only waits to be used again. Rows expire by the caller's
+// time. A call takes no time, so that its context does not matter once it has begun.
 type Outside struct {
 	store *dynamo.Store
 	calls chan *call

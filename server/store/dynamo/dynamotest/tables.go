@@ -78,8 +78,8 @@ func (w *borrowed) note(body []byte) {
 	}
 }
 
-// abandon notes that a test has not waited for a write, as one that closes its store or ends a context. DynamoDB Local
-// may carry it out when the tables are somebody else's.
+// abandon records that a test has not waited for a write, for example because it closed its store or ended a context.
+// DynamoDB Local may carry the write out when another test uses the tables.
 func (w *borrowed) abandon() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

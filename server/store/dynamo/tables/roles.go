@@ -1,6 +1,6 @@
 package tables
 
-// Role is who uses the tables.
+// Role is a kind of program that uses the tables.
 type Role string
 
 // The roles. A server needs no scan: that is for replay, export and repair.

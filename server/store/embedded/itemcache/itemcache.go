@@ -1,7 +1,7 @@
 // Package itemcache keeps a few decoded items in memory.
 //
-// It owns which items stay and what they keep in memory, not when an item is what the
-// store holds: that is up to whoever has the lock of a Set.
+// It owns which items stay and what they keep in memory. The holder of the lock of a Set
+// decides whether an item is what the store holds.
 package itemcache
 
 import (
@@ -17,8 +17,8 @@ const (
 	MaxItem = 1024
 )
 
-// Set caches the items that were used last. It belongs to whoever holds the lock that
-// guards it. The zero value is empty.
+// Set caches the items that were used last. The caller must hold the lock that guards it.
+// The zero value is empty.
 type Set struct {
 	items [Ways]entry // the last used first
 }
@@ -56,8 +56,9 @@ func (s *Set) Put(key []byte, it store.Item) {
 	s.put(key, it)
 }
 
-// Take caches an item as Put does, but keeps the item itself: nobody else may have it.
-// foreign says that some of its texts may be parts of something larger, which is copied.
+// Take caches an item as Put does, but keeps the item itself: the caller must not use it
+// afterwards. foreign says that some of its texts may be parts of something larger, which
+// is copied.
 func (s *Set) Take(key []byte, it store.Item, foreign bool) {
 	if foreign && it.Size() <= MaxItem {
 		detach(it, it)

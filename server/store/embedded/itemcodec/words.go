@@ -2,7 +2,7 @@ package itemcodec
 
 // words are what items of Format say so often that a number stands for it: names of
 // attributes, and texts that are one of a few. A word's place is part of that format: the
-// list is never changed or added to without a new one. What is not in it is written out.
+// list is never changed or added to without a new one. Other words are written out.
 var words = [...]string{
 	"archived", "attempts", "body", "changed_at", "chat_id", "chat_type", "chats", "client_message_id", "content",
 	"content_type", "count", "created_at", "created_by", "delivered_sequence", "direct_users", "event_id", "event_type",

@@ -2,11 +2,11 @@
 // files, rows in the order of their keys with those that cannot be read, and the index
 // of expiries.
 //
-// It owns what only this engine has and no caller of the contract sees. What the rows
-// mean is the caller's to know. It changes nothing but what three functions say:
+// It owns the parts that only this engine has and that callers of the contract do not see.
+// The caller owns the meaning of the rows. Only three functions change anything:
 // [Store.Discard] and [Store.Reindex] repair, [Store.Put] fills a store.
 //
-// Concurrency: a Store is safe for concurrent use; nobody else may have the data
+// Concurrency: a Store is safe for concurrent use; no other process may have the data
 // directory open.
 package raw
 
@@ -82,9 +82,9 @@ func (s *Store) Estimate() (n int64) {
 // with the file.
 func Verify(path string) error { return salvage.Verify(path) }
 
-// Rows yields the rows of a table in the order of their keys, expired ones too. A row
-// that cannot be read comes with an error and, as far as it can be read, its key; a
-// row with an error and without a key is the end: what follows cannot be read.
+// Rows yields the rows of a table in the order of their keys, expired ones too. A row that
+// cannot be read comes with an error and, as far as it can be read, its key; a row with an
+// error and without a key is the end: the following rows cannot be read.
 func (s *Store) Rows(t store.Table) iter.Seq2[store.Row, error] {
 	return func(yield func(store.Row, error) bool) {
 		from, to := embedded.TableRange(t)
@@ -93,7 +93,7 @@ func (s *Store) Rows(t store.Table) iter.Seq2[store.Row, error] {
 			yield(store.Row{}, err)
 			return
 		}
-		defer func() { _ = it.Close() }() // what it would say was said
+		defer func() { _ = it.Close() }() // its message was reported already
 		for ok := it.First(); ok; ok = it.Next() {
 			key, err := embedded.ParseKey(t, it.Key())
 			if err == nil {

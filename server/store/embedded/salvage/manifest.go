@@ -17,7 +17,7 @@ type manifest struct {
 	tables  map[uint64]span // in use, by number
 	removed map[uint64]bool // were replaced by others; the files may be there still
 	log     uint64          // the first log whose records are not in tables
-	whole   bool            // false: what follows a damaged record is unknown
+	whole   bool            // false: the records after a damaged one are unknown
 }
 
 // span is the range of a table's keys, both included.

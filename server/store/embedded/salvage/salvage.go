@@ -5,8 +5,8 @@
 // its first bad record. Of each key it yields the newest entry that can be read, as Pebble would, and it
 // names what cannot be read by file and range of keys. It changes nothing.
 //
-// It owns the form of Pebble's files, as far as a database without range keys, merges and values apart
-// from their tables has it; what keys mean is the caller's to know.
+// It owns the form of Pebble's files, as far as a database without range keys, merges and values apart from their
+// tables has it; the caller knows the meaning of keys.
 //
 // Memory is bounded by the logs, and by a block of each table. A call runs on one goroutine; no process
 // may have the database open for writing.

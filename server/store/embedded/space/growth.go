@@ -33,7 +33,7 @@ func (g *growth) add(now time.Time, free uint64) {
 	defer g.mu.Unlock()
 	if n := len(g.samples); n > 0 {
 		passed := now.Sub(g.samples[n-1].at)
-		if passed < 0 { // the clock was set back: what was measured before has no known age
+		if passed < 0 { // the clock was set back: earlier measurements have no known age
 			g.samples = g.samples[:0]
 		} else if passed < sampleEvery {
 			return
@@ -48,8 +48,8 @@ func (g *growth) add(now time.Time, free uint64) {
 }
 
 // left returns the time after which room bytes are used up at the measured growth, and false
-// if the disk does not fill. What comes and goes by itself, such as files that are being
-// merged, does not count: noise is its size in bytes.
+// if the disk does not fill. Temporary files, such as those that are being merged, do not
+// count: noise is their size in bytes.
 func (g *growth) left(now time.Time, free, room, noise uint64) (left time.Duration, fills bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -38,8 +38,8 @@ func Memtable(total uint64) uint64 {
 	return max(minMemtable, min(maxMemtable, total/memtableOf))
 }
 
-// Reserve is what must be free on a disk of a size, in bytes: what was asked for, 0 for 5 % of
-// the disk or 4 GiB, whichever is less. It is never less than what the store needs.
+// Reserve is what must be free on a disk of a size, in bytes: the configured number, 0 for 5 %
+// of the disk or 4 GiB, whichever is less. It is never less than what the store needs.
 func Reserve(total, asked uint64) uint64 {
 	if total == 0 { // unknown: writes are not refused for it
 		return 0
@@ -99,8 +99,8 @@ func (w *Watch) State(now time.Time) State {
 // Wrote counts bytes that were written.
 func (w *Watch) Wrote(n int) { w.wrote.Add(int64(n)) }
 
-// Failed says that something found no room, which counts for a while, whatever the file
-// system says.
+// Failed records that a write found no room. The disk counts as full for a while after
+// that, regardless of the free space that the file system reports.
 func (w *Watch) Failed(now time.Time) {
 	w.failed.Store(now.Add(afterFailure).UnixMilli())
 	w.next.Store(0)
@@ -145,7 +145,7 @@ func (w *Watch) Refusing() bool { return w.full.Load() }
 // Short reports whether less than twice the reserve was free when last asked, or writes were refused.
 func (w *Watch) Short() bool { return w.full.Load() || w.free.Load() < 2*w.reserve.Load() }
 
-// Crowded reports whether half of the reserve is used: what can wait must.
+// Crowded reports whether half of the reserve is used: writes that can wait must wait.
 func (w *Watch) Crowded(now time.Time) bool {
 	w.Full(now)
 	return w.crowded.Load()

@@ -5,7 +5,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// WhoAdds says who makes a person a member of groups.
+// WhoAdds says which users may make a person a member of groups.
 type WhoAdds string
 
 // The values of WhoAdds. Everybody is what a row without the attribute says.
@@ -27,8 +27,8 @@ const (
 	AttrWhoAdds   = "who_adds"   // users
 	AttrFindable  = "findable"   // users
 	AttrDeletedAt = "deleted_at" // users; unix ms
-	// AttrHasBlocked says that the person has blocked somebody, now or before: who has not has
-	// no block list to look at.
+	// AttrHasBlocked says that the person has blocked a user, now or before. A person who has
+	// not has no block list to read.
 	AttrHasBlocked = "has_blocked" // users
 	// AttrBlocks says, in a member's row of a direct chat, that the member blocks the other;
 	// AttrBlocked that the other blocks the member; AttrClosed, in the rows of both, that one
@@ -45,7 +45,7 @@ type Access struct {
 	Findable   bool // by an identifier
 	Status     table.Status
 	DeletedAt  int64 // unix ms; 0: it is not
-	HasBlocked bool  // somebody, now or before
+	HasBlocked bool  // the user has blocked another, now or before
 }
 
 // AccessFrom reads a row of table users.
@@ -90,7 +90,7 @@ func Unbarred(c store.Condition) store.Condition {
 // MaySend is the condition on a member's row that lets the member send.
 func MaySend() store.Condition { return maySend }
 
-// Barred says who of the two of a direct chat bars a member from sending, by the member's
+// Barred says which of the two of a direct chat bars a member from sending, by the member's
 // row. In a chat that is closed both are barred by the other.
 func Barred(it store.Item) (blocks, blocked bool) {
 	return it.Get(AttrBlocks).True(), it.Get(AttrBlocked).True() || Closed(it)

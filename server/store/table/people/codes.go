@@ -7,10 +7,11 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// Code is the code that an identifier was sent last when somebody in a network asked for it,
-// and how often it was sent one and tried in the last 24 hours. Table otp_requests, key a
-// keyed hash of identifier and network: the row does not say whose it is. The row under the
-// identifier alone has the numbers of all networks that are strange to it, and no code.
+// Code is the last code sent to an identifier for requests from one network, with the
+// numbers of codes sent and attempts made in the last 24 hours. Table otp_requests, key a
+// keyed hash of identifier and network: the row does not reveal the identifier. The row
+// under the identifier alone has the numbers of all networks that are strange to it, and no
+// code.
 type Code struct {
 	Change    string // another one with each change of the row
 	Request   string // id of the request that the code belongs to

@@ -25,7 +25,7 @@ const (
 
 func key(pk, sk string) store.Key { return store.Key{Table: store.People, PK: pk, SK: sk} }
 
-// attrs collects attributes; what has the zero value is left out.
+// attrs collects attributes; attributes with the zero value are left out.
 type attrs []store.Attr
 
 func (a *attrs) str(name, v string) {
@@ -118,10 +118,10 @@ func HandleFrom(it store.Item) Handle {
 }
 
 // Block is an entry of a block list. Table people, key user_id and "block#" with the id of
-// who is blocked.
+// the blocked user.
 type Block struct {
 	UserID string // whose list
-	Other  string // who is blocked
+	Other  string // the blocked user
 	At     int64  // unix ms
 }
 
@@ -215,7 +215,7 @@ func (c Change) Key() store.Key {
 }
 
 // Changes is the query of the changes of a partition, from the slot of a time on, in unix ms.
-// The last ones come first: who follows needs only the last of each profile.
+// The last ones come first: a follower needs only the last of each profile.
 func Changes(shard int, from int64) store.Query {
 	return store.Query{Table: store.People, PK: changesPartition + strconv.Itoa(shard), From: slot(from),
 		Descending: true, Consistency: store.Strong}

@@ -47,10 +47,10 @@ func (g *GroupState) wanted(from int64, all bool) Set {
 	return want
 }
 
-// BeginBackfill gives an active or paused group what b says. What it may read there
-// already, and has not begun with, becomes part of it. What is not complete is held for
-// the group from then on; nothing is handed out until Allow. It returns how many positions
-// these are. Error: ErrState.
+// BeginBackfill gives an active or paused group what b says. Positions that it may read
+// there already, and has not begun with, become part of the backfill. Positions that are
+// not complete are held for the group from then on; nothing is handed out until Allow. It
+// returns how many positions these are. Error: ErrState.
 func (g *GroupState) BeginBackfill(b Backfill) (int64, error) {
 	if g.state != Active && g.state != Paused {
 		return 0, ErrState
@@ -82,9 +82,10 @@ func (g *GroupState) BeginBackfill(b Backfill) (int64, error) {
 // Allow lets Next hand out n more positions of the backfill. It follows for the group.
 func (g *GroupState) Allow(n int64) { g.history.Allowed += n }
 
-// EndBackfill takes the group off what it has not begun with of its backfill. What members
-// have, what is tried again, parked or dying stays. What the ledger had counted before the backfill
-// counts again; the rest was due because of the backfill only. Doing so again changes nothing.
+// EndBackfill takes the group off what it has not begun with of its backfill. Messages that members
+// have, and those that are tried again, parked or dying, stay. Positions that the ledger had
+// counted before the backfill count again; the rest was due because of the backfill only. Doing so
+// again changes nothing.
 func (g *GroupState) EndBackfill() {
 	kept := g.acked.Clone()
 	kept.Union(&g.fails.Dying)

@@ -27,7 +27,7 @@ type Budget struct {
 	closed   bool
 	alone    bool         // a member has a suspect, and all others nothing
 	drained  int          // for how many groups of partitions the session is to have nothing
-	guessed  int64        // what was taken up to here was guessed about, see Blame
+	guessed  int64        // a guess covers the messages taken up to here, see Blame
 	order    atomic.Int64 // how often messages were taken
 	quota    *Quota       // of the group; nil: none. Its lock is taken while this one is held
 }
@@ -157,7 +157,8 @@ func (b *Budget) Drain(groups int) {
 	b.drained += groups
 }
 
-// Close makes the budget empty for good. What is taken already is handed out as usual.
+// Close makes the budget empty for good. Messages that were taken already are handed out as
+// usual.
 func (b *Budget) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -6,7 +6,7 @@ type catchUp struct {
 	Set     Set   // is delivered, too; it shares no position with what the group reads
 	Ready   Set   // of Set, what was not come to
 	Allowed int64 // how many of these may be come to
-	Over    bool  // nothing more is begun: what comes back goes with the others
+	Over    bool  // nothing more is begun: returned messages go with the others
 
 	floor int64 // no position below is in Set and not acknowledged
 }

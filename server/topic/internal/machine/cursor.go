@@ -27,8 +27,9 @@ const (
 	// dueStep is how exactly a cursor has the time of a retry.
 	dueStep = int64(100 * time.Millisecond)
 	// entryBytes is what a failure or a run takes in a cursor at most, but for a few: more
-	// attempts than maxAttempts are stored as these, and what is due maxDue or more before
-	// the last one as a step less: it is due for long, as no delay is longer than a day.
+	// attempts than maxAttempts are stored as these, and a failure that is due maxDue or
+	// more before the last one as a step less: it has been due for long, as no delay is
+	// longer than a day.
 	entryBytes  = 6
 	maxAttempts = 1<<14 - 1
 	maxDue      = 1<<21 - 1 // steps, about two days
@@ -169,8 +170,8 @@ func DecodeCursor(b []byte, most int64) (*Cursor, error) {
 	return c, nil
 }
 
-// appendState appends what a partition has beside its groups: its watermark, and what is
-// complete whatever they say.
+// appendState appends the state of a partition that belongs to no group: its watermark, and
+// the positions that are complete for every group.
 func appendState(b []byte, watermark int64, settled *Set) []byte {
 	b = binary.AppendUvarint(append(b, StateVersion), uint64(watermark))
 	return settled.AppendBinary(b)

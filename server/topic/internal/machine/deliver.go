@@ -9,7 +9,7 @@ import (
 )
 
 // leaseSteps is into how many steps the length of a lease is divided: leases end at whole
-// steps, so that what a member gets in one step is one lease.
+// steps, so that the messages that a member gets in one step are one lease.
 const leaseSteps = 64
 
 // delivery is one call of Next.
@@ -151,8 +151,8 @@ func (d *delivery) step() (Wait, bool) {
 }
 
 // mayOpen is the position before which messages from one on may be handed out: what is open already,
-// and as many more as there is room for. What all others wait behind can be opened in any case.
-// Without that a group whose history alone fills a cursor would never continue.
+// and as many more as there is room for. The message that all others wait behind can be opened in
+// any case. Without that a group whose history alone fills a cursor would never continue.
 func (d *delivery) mayOpen(from int64) int64 {
 	room := d.room()
 	switch {
@@ -267,7 +267,7 @@ func (d *delivery) takers(batch *commitlog.Batch, i int) (n int) {
 	return n
 }
 
-// pass is done with message i, which is for nobody in the group.
+// pass is done with message i, which no member of the group takes.
 func (d *delivery) pass(batch *commitlog.Batch, i int) {
 	position := batch.Base + int64(i)
 	d.unheld(batch, i)

@@ -6,9 +6,9 @@ import "github.com/parley-chat/parley/server/commitlog"
 // then it counts as acknowledged, without an attempt, and in the group's ledger if it was due. A member that
 // has it may still acknowledge it; if the member returns it, it is over. A dead letter that is being stored stays.
 //
-// Next finds what is over where it comes to it: before a retry, and also what is parked, which waits no longer
-// than until its end. What no member asks for is found by Lapse, which looks at the front of a group only: that
-// is what holds the log.
+// Next finds what is over where it comes to it: before a retry, and also what is parked, which waits no longer than
+// until its end. Lapse finds the expired messages that no member asks for. It checks the front of a group only, because
+// the front holds the log.
 
 // Elapsed says what time it is by the clock that messages are stored by, in unix ns. It precedes Next and Lapse.
 func (p *Machine) Elapsed(now int64) {

@@ -42,7 +42,7 @@ type failureTable struct {
 	byPosition map[int64]Failure
 	latest     int64            // no failure is of a later position
 	delayed    delays           // wait until they are due
-	letters    []Undeliverable  // of those that are dying, what nobody has taken
+	letters    []Undeliverable  // of those that are dying: not yet passed to the goroutine that stores them
 	parked     map[int64]string // wait for an operator, with their keys
 	ending     int              // so many of these are among delayed as well
 }
@@ -114,7 +114,7 @@ func (b Backoff) pause(position int64, attempts int) time.Duration {
 		pause *= 2
 	}
 	pause = min(pause, b.Max)
-	// What failed together is spread, in the same way each time.
+	// Messages that failed together are spread, in the same way each time.
 	mixed := (uint64(position) ^ uint64(attempts)<<56) * 0x9e3779b97f4a7c15
 	mixed = (mixed ^ mixed>>32) * 0xd6e8feb86659fd93
 	return pause - pause/5 + time.Duration((mixed^mixed>>32)%(uint64(pause/5)*2+1))
@@ -231,7 +231,7 @@ func (t *failureTable) MarkDeadLettered(position int64) bool {
 	return was
 }
 
-// Spare makes nothing die any more: what has failed too often is to be looked at again.
+// Spare makes nothing die any more: messages that failed too often are delivered again.
 func (t *failureTable) Spare() {
 	t.Dying.Clear()
 	t.letters = nil
@@ -248,7 +248,7 @@ func (t *failureTable) Forget(before int64) {
 	}
 }
 
-// Clear forgets all failures and letters; what waits is as it was.
+// Clear forgets all failures and dead letters; waiting messages stay as they are.
 func (t *failureTable) Clear() {
 	t.Spare()
 	clear(t.byPosition)

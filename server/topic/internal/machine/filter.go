@@ -107,7 +107,7 @@ func (c *clause) key() string {
 	return string(b)
 }
 
-// Key is the same for filters of the same clauses, in whatever order.
+// Key is the same for filters of the same clauses in any order.
 func (f *Filter) Key() string { return f.key }
 
 // Accepts reports whether all clauses hold for message i.

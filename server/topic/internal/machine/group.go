@@ -71,9 +71,9 @@ func (g *GroupState) State() State { return g.state }
 // Version changes with each change of what AppendCursor writes.
 func (g *GroupState) Version() uint64 { return g.version }
 
-// Configure changes how the group is served; name and generation stay. Leases end, which
-// is no attempt, and letters that are not buried may come again: what was under way by
-// the old rules is looked at by the new ones.
+// Configure changes how the group is served; name and generation stay. Leases end, which is
+// no attempt, and dead letters that are not stored may come again: the new rules apply to
+// messages that were under way by the old ones.
 func (g *GroupState) Configure(c Config) {
 	c.Name, c.Generation = g.config.Name, g.config.Generation
 	g.p.hold(g.pin())
@@ -90,7 +90,7 @@ func (g *GroupState) setConfig(c Config) {
 }
 
 // Floor returns the position below which everything is acknowledged or not for the group.
-// It goes back by SeekTo, Resurrect and Restore only. What a backfill has does not count.
+// It goes back by SeekTo, Resurrect and Restore only. Positions of a backfill do not count.
 func (g *GroupState) Floor() int64 {
 	if f := g.readable.NextWithout(&g.acked, g.floor); f != NoEnd {
 		g.floor = f
@@ -185,8 +185,8 @@ func (g *GroupState) Die() error {
 	return nil
 }
 
-// Cancel ends the group for good, whatever state it is in but cancelled. Release follows.
-// Error: ErrState.
+// Cancel ends the group for good, in any state but cancelled. Release follows. Error:
+// ErrState.
 func (g *GroupState) Cancel() error {
 	if g.state == Cancelled {
 		return ErrState
@@ -250,11 +250,11 @@ func (g *GroupState) drop(to int64) int64 {
 	return before - g.required.Count(0, g.p.end)
 }
 
-// Resurrect makes a dead group active. It is to receive what it has missed, the newest
-// most positions; negative: all of them. Those that are not complete are held for it. The log is
-// kept for the others if they are owed, and they are delivered as long as they are there if not.
-// What is owed and older is released, by the cause. It returns how many positions it gets. Error:
-// ErrState if it is not dead, as for the second of two calls.
+// Resurrect makes a dead group active. It is to receive what it has missed, the newest most
+// positions; negative: all of them. Those that are not complete are held for it. The log is kept
+// for the others if they are owed, and they are delivered as long as they are there if not. Older
+// positions that are owed are released, by the cause. It returns how many positions it gets.
+// Error: ErrState if it is not dead, as for the second of two calls.
 func (g *GroupState) Resurrect(most int64, rest Cause) (int64, error) {
 	if g.state != Dead {
 		return 0, ErrState
@@ -309,7 +309,8 @@ func (g *GroupState) trim(start int64) {
 }
 
 // lose counts what lies before a position and is due as released, for good. Jobs say beforehand
-// why a dead group does not get its messages: what is left here was removed although it is due.
+// why a dead group does not get its messages: the remaining messages here were removed although
+// they are due.
 func (g *GroupState) lose(start int64, c Cause) {
 	g.released.Trim(start, &g.acked)
 	if g.state != Cancelled {
@@ -321,7 +322,8 @@ func (g *GroupState) lose(start int64, c Cause) {
 	g.owed.Remove(0, start)
 }
 
-// reset ends what is under way: leases, retries, letters. What is ready is not.
+// reset ends what is under way: leases, retries, dead letters. Messages that are ready stay
+// ready.
 func (g *GroupState) reset() {
 	g.endLeases(g.p.end)
 	g.fails.Clear()
@@ -395,9 +397,9 @@ func (g *GroupState) rebuild() {
 // groups have acknowledged is remembered by the machine alone.
 const maxGroupRuns = 8192
 
-// compact keeps a released group small, whose sets only describe the past. What it has
-// acknowledged is kept for when it comes back; of a history of more runs than open messages can
-// leave, the oldest part is forgotten, with what it missed there.
+// compact keeps a released group small, whose sets only describe the past. Its acknowledgements
+// are kept for its return. Of a history of more runs than open messages can leave, the oldest
+// part is forgotten, with what it missed there.
 func (g *GroupState) compact() {
 	if g.required.Len() > maxGroupRuns {
 		g.p.settle()

@@ -78,8 +78,8 @@ func (g *GroupState) UnparkAt(position int64) bool {
 	return true
 }
 
-// DiscardAt acknowledges a parked message, so that what waits behind it proceeds. It returns
-// false if the message is not parked.
+// DiscardAt acknowledges a parked message, so that the messages that wait behind it proceed.
+// It returns false if the message is not parked.
 func (g *GroupState) DiscardAt(position int64) bool {
 	if !g.stopped(position) {
 		return false

@@ -36,13 +36,13 @@ func (l *leaseTable[O]) Find(p int64) int {
 	return sort.Search(len(all), func(i int) bool { return all[i].To > p })
 }
 
-// Has reports whether somebody has a position.
+// Has reports whether a lease covers a position.
 func (l *leaseTable[O]) Has(p int64) bool {
 	i := l.Find(p)
 	return i < len(l.All()) && l.All()[i].From <= p
 }
 
-// Insert adds a lease of positions that nobody has.
+// Insert adds a lease of positions that no lease covers.
 func (l *leaseTable[O]) Insert(n lease[O]) {
 	i := l.Find(n.From)
 	all := l.All()

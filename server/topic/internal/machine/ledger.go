@@ -195,8 +195,8 @@ func (g *GroupState) fitOwed() {
 func (g *GroupState) owedFrom() int64 { return g.owed.NextWithout(&g.acked, g.p.start) }
 
 // LetGo ends what a dead group is owed below a position; NoEnd: all of it, and of what is published
-// from now on. The log is not kept for it any more. What the log still has when the group returns
-// it gets all the same, and the ledger does not count that. It returns how many messages these are.
+// from now on. The log is not kept for it any more. The group still gets messages that the log has
+// when it returns, and the ledger does not count those. It returns how many messages these are.
 func (g *GroupState) LetGo(before int64, c Cause) int64 {
 	if !g.Owes() {
 		return 0

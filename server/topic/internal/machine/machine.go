@@ -256,8 +256,8 @@ func (p *Machine) add(c Config, s State) *GroupState {
 	return g
 }
 
-// Remove forgets a group that is cancelled or dead, and what it has not released. What it
-// has acknowledged stays complete. Error: ErrState.
+// Remove forgets a group that is cancelled or dead, and what it has not released. Its
+// acknowledged positions stay complete. Error: ErrState.
 func (p *Machine) Remove(g *GroupState) error {
 	if g.state != Cancelled && g.state != Dead {
 		return ErrState

@@ -34,11 +34,11 @@ type losses struct {
 	most int // runs; 0: maxLostRuns
 }
 
-// maxLostRuns is how many runs are kept before those are forgotten that the group is done with. What
-// is left then is open.
+// maxLostRuns is how many runs are kept before those are forgotten that the group is done with.
+// The remaining runs are open.
 const maxLostRuns = 4096
 
-// Add notes positions. acked are those that the group is done with: what is forgotten does not
+// Add notes positions. acked are those that the group is done with: forgotten positions do not
 // follow from its floor, behind which one message can keep a million others.
 func (l *losses) Add(from, to int64, acked *Set) {
 	if l.set.Add(from, to); l.set.Len() > max(l.most, maxLostRuns) {
@@ -54,7 +54,7 @@ func (l *losses) Len() int { return l.set.Len() }
 func (l *losses) Trim(start int64) { l.set.Remove(0, start) }
 
 // Explain appends why nothing is done for positions that the member does not have, in a log
-// that begins with start. What is acknowledged is not refused.
+// that begins with start. Acknowledged positions are not refused.
 func (l *losses) Explain(p, to, start int64, acked *Set, dst []Refusal) []Refusal {
 	p = max(p, min(to, start))
 	for p < to {

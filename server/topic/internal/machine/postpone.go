@@ -12,8 +12,9 @@ import (
 // A message can say before when it is not delivered. Until then it is open and nothing else: it holds no key, so
 // that later messages pass it, also those of its key. From then on it is as any other message, at its position.
 //
-// What is known not to be due is kept for the partition, because all groups ask for it, and a group that begins
-// again need not read it. It is found again after a restart as Next comes to it, so no cursor has it.
+// Messages that are known not to be due are kept for the partition, because all groups ask for them, and a group that
+// starts again need not read them. They are found again after a restart as Next comes to
+// them, so no cursor has them.
 
 // MaxPostponed is how many messages of a partition may be known not to be due: see Postponed. They are open in each
 // group. If acknowledged messages lie between them, they take half of a cursor, and the rest is for others.
@@ -120,7 +121,8 @@ func (d *delivery) passKey(batch *commitlog.Batch, i int) {
 	d.free(batch.Base + int64(i))
 }
 
-// isFor reports whether message i is for the group, whatever its members take.
+// isFor reports whether message i is for the group, regardless of the filters of its
+// members.
 func (g *GroupState) isFor(batch *commitlog.Batch, i int) bool {
 	to := batch.Address()
 	return (to == "" || to == g.address) && g.filter.Accepts(batch, i)

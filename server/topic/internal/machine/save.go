@@ -137,8 +137,8 @@ func (p *Machine) Returning() (list []*GroupState) {
 }
 
 // Reconcile resurrects the returning groups, each with the newest positions that it has
-// missed, as many as most says; negative: all. What they are to receive depends on all
-// groups, so it is called when these are there, and before any other method.
+// missed, as many as most says; negative: all. The positions that they are to receive
+// depend on all groups, so it is called when these are there, and before any other method.
 func (p *Machine) Reconcile(most func(*GroupState) int64) {
 	for _, g := range p.Returning() {
 		s := g.state

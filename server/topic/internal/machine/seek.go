@@ -28,9 +28,9 @@ func (g *GroupState) Preview(to int64) (Move, error) {
 	return m, nil
 }
 
-// SeekTo moves the group: what lies before to is not delivered any more, everything from to
-// on is, acknowledged or not. Messages that are not complete are held for the group.
-// Errors: ErrOutOfRange, ErrState if it is neither active nor paused.
+// SeekTo moves the group: messages before to are not delivered any more, and all messages
+// from to on are, acknowledged or not. Messages that are not complete are held for the
+// group. Errors: ErrOutOfRange, ErrState if it is neither active nor paused.
 func (g *GroupState) SeekTo(to int64) (Move, error) {
 	m, err := g.Preview(to)
 	if err != nil {
@@ -41,13 +41,13 @@ func (g *GroupState) SeekTo(to int64) (Move, error) {
 	g.leaveHistory()
 	g.reset()
 	g.pass(m.To, BySeek)
-	// What it gets again because it goes back was not lost, and is not owed.
+	// Positions that it gets again because it goes back were not lost, and are not owed.
 	again := g.acked.Clone()
 	again.Remove(0, m.To)
 	g.released.Take(&again)
 	g.owed.Subtract(&again)
-	// What it has not acknowledged stays required: without that, what all others have acknowledged would
-	// be complete.
+	// Positions that it has not acknowledged stay required: without that, positions that all others have acknowledged
+	// would be complete.
 	g.required.Subtract(&again)
 	g.acked.Remove(m.To, NoEnd)
 	g.start = m.To
@@ -68,7 +68,7 @@ func (g *GroupState) pass(to int64, c Cause) int64 {
 }
 
 // Skip takes an active or paused group off what lies before a position and is not
-// acknowledged; what lies behind stays as it is. It returns how many messages these were
+// acknowledged; later messages stay as they are. It returns how many messages these were
 // that were due to it.
 func (g *GroupState) Skip(to int64, c Cause) int64 {
 	if g.state != Active && g.state != Paused {

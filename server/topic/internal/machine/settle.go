@@ -67,7 +67,8 @@ func (m *Member) walk(p, to int64, dst []Refusal, f func(i int, from, to int64))
 }
 
 // Ack acknowledges messages that the member has, and appends what was refused to dst.
-// What is acknowledged already is not refused. done is how many are newly acknowledged.
+// Positions that are acknowledged already are not refused. done is how many are newly
+// acknowledged.
 func (m *Member) Ack(s Positions, dst []Refusal) (done int64, refused []Refusal) {
 	before := m.g.processed
 	refused = m.each(s, dst, func(i int, from, to int64) {
@@ -165,9 +166,9 @@ func (g *GroupState) extended(now time.Time) int64 {
 	return at
 }
 
-// Detach takes the member out of the group; what it has can be delivered to others at
-// once. With failed that is an abnormal end, as when its connection broke: what it has becomes suspect.
-// Of the members of a session, that with the lowest First is detached first.
+// Detach takes the member out of the group; its messages can be delivered to others at once. With
+// failed that is an abnormal end, as when its connection broke: its messages become suspect. Of the
+// members of a session, that with the lowest First is detached first.
 func (m *Member) Detach(failed bool, now time.Time) {
 	if m.gone {
 		return

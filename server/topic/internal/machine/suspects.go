@@ -6,10 +6,11 @@ import (
 	"github.com/parley-chat/parley/server/commitlog"
 )
 
-// What a member had at an abnormal end becomes suspect: its session broke, or the leases ended. One of
-// these messages may have ended the consumer, and if there were several, nothing says which. So a
-// suspect is delivered alone: to a member whose session has no other message in any partition, and
-// which gets none until it is done with this one. An abnormal end then convicts that message.
+// The messages that a member had at an abnormal end become suspect: its session broke, or the leases
+// ended. One of these messages may have ended the consumer, and if there were several, nothing says
+// which. So a suspect is delivered alone: to a member whose session has no other message in any
+// partition, and which gets none until it is done with this one. An abnormal end then convicts that
+// message.
 //
 // The attempts at an abnormal end follow from that:
 //
@@ -50,7 +51,7 @@ func blamed(list []lease[*Member]) map[*Member]blame {
 }
 
 // suspect makes a lease that ended abnormally suspect, and charges one of its messages if that is to
-// blame. What can be handed out again is added to back.
+// blame. Messages that can be handed out again are added to back.
 func (g *GroupState) suspect(l *lease[*Member], charged map[*Member]blame, reason string, now int64, back *Set) {
 	g.suspects.Add(l.From, l.To)
 	b, ok := charged[l.Owner]
@@ -178,7 +179,8 @@ func (g *GroupState) stopDraining() {
 	g.draining = draining{}
 }
 
-// stopWaiting makes nothing wait for members, for a time, or parked. What did is to be made ready.
+// stopWaiting makes nothing wait for members, for a time, or parked. The caller must make the
+// messages that waited ready.
 func (g *GroupState) stopWaiting() {
 	g.fails.StopWaiting()
 	g.postponed = g.postponed[:0]

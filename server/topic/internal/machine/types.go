@@ -31,8 +31,8 @@ const (
 
 // Source has the batches that are in memory.
 type Source interface {
-	// At returns the batch that holds a position. If the position does not exist but
-	// later ones do, it is the batch after it: what lies between counts as acknowledged.
+	// At returns the batch that holds a position. If the position does not exist but later
+	// ones do, it is the batch after it: the positions between count as acknowledged.
 	At(position int64) (*commitlog.Batch, Residence)
 }
 
@@ -50,7 +50,7 @@ const (
 // Exhausted says what becomes of a message that failed too often.
 type Exhausted int
 
-// What becomes of it.
+// The outcomes of an exhausted message.
 const (
 	DeadLetter Exhausted = iota // TakeUndeliverable returns it; MarkDeadLettered acknowledges it
 	ParkKey                     // it waits, and with it what has its key

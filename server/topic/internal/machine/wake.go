@@ -83,6 +83,6 @@ func (g *GroupState) expire(now int64) (n int64) {
 	}
 	g.counts.LeasesExpired.Add(n)
 	g.giveBack(over, true, "the lease has ended", time.Unix(0, now))
-	// What failed may be tried again at once: it waits for no time.
+	// Failed messages may be tried again at once: they wait for no time.
 	return n + g.retry(now)
 }

@@ -51,8 +51,8 @@ func (p *Machine) Tracked() int64 {
 	return int64(n)
 }
 
-// Orphans returns the messages below a position that wait for nobody: no group is to receive
-// them, and none has completed them.
+// Orphans returns the messages below a position that wait for no group: no group is to
+// receive them, and none has completed them.
 func (p *Machine) Orphans(before int64) (set Set) {
 	if before = min(before, p.end); before > p.start {
 		set.Add(p.start, before)

@@ -32,7 +32,8 @@ func shortest(c *topicv1.TopicConfig) time.Duration {
 }
 
 // young reports whether even the first message of a partition, at start, is younger than an
-// age. One that cannot be read is not: whoever trims finds out why.
+// age. A message that cannot be read does not count as younger: the trim that follows finds
+// out why.
 func (a *ages) young(
 	ctx context.Context, log commitlog.Reader, p commitlog.Partition, start int64, now time.Time, age time.Duration,
 ) bool {

@@ -12,13 +12,13 @@ const (
 )
 
 // clockGuard says whether the wall clock is to be believed when it says that something is old
-// enough to be removed: what is removed does not come back when the clock does. It is
+// enough to be removed: removed messages do not return when the clock is corrected. It is
 // believed as it was at the start, and as it slowly moves; one that was set by more than
-// wallJump is, once it has stayed like that for wallConfirm. A machine that slept looks
-// like one.
+// wallJump is, once it has stayed like that for wallConfirm. A machine that slept looks like
+// one.
 type clockGuard struct {
 	now   func() time.Time
-	began time.Time // its monotonic part is what nobody sets
+	began time.Time // its monotonic part, which no change of the clock affects
 
 	mu     sync.Mutex
 	right  time.Duration // of the clock against what has passed

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
-// ForceComplete completes old messages that wait for nobody living and, with force, passes
-// living groups over them. It may be repeated.
+// ForceComplete completes old messages that wait for no living group and, with force,
+// passes living groups over them. It may be repeated.
 func (a *Admin) ForceComplete(
 	ctx context.Context, by string, r *topicv1.ForceCompleteRequest,
 ) (*topicv1.ForceCompleteResponse, error) {
@@ -109,8 +109,8 @@ func (c *completion) all(l *serving.OpenTopic) error {
 	return nil
 }
 
-// release takes a group that has ended off what it holds, whatever its age: it holds
-// nothing if all is well.
+// release releases the messages of any age that a group that has ended still holds.
+// Normally it holds none.
 func (c *completion) release(l *serving.OpenTopic, group string) (err error) {
 	for _, p := range l.Parts {
 		p.Do(func(m *machine.Machine) {

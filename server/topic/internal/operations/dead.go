@@ -88,7 +88,8 @@ func (h *held) before(bytes int64) int64 {
 }
 
 // releaseBeyondBytes ends what dead groups are owed beyond the bound in bytes, oldest first, and
-// reports whether a trim has something to do. It follows a trim: what remains is held.
+// reports whether a trim has something to do. It follows a trim: the remaining messages are
+// held.
 func (j *Jobs) releaseBeyondBytes(ctx context.Context, l *serving.OpenTopic) (released bool, err error) {
 	dead := deadGroups(l)
 	if len(dead) == 0 || storage.OfChats(l.View().Config) {

@@ -71,8 +71,8 @@ func (j *Jobs) takeDeadLetters() (job *undeliverableJob, in time.Duration) {
 }
 
 // runDeadLetters stores dead letters. A message is acknowledged for its group once it is
-// stored; until then it stays where it is. What cannot be stored goes to the back, so that
-// it holds up nobody else's.
+// stored; until then it stays where it is. A message that cannot be stored goes to the back
+// of the queue, so that it does not delay those of other groups.
 func (j *Jobs) runDeadLetters(ctx context.Context) {
 	for {
 		job, in := j.takeDeadLetters()

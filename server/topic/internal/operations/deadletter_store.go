@@ -14,11 +14,11 @@ import (
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 )
 
-// ErrDeadLetterGone is returned if there is nobody to whom a letter could go, or it is not there any
-// more.
+// ErrDeadLetterGone is returned if no group could receive the dead letter, or if the dead letter no
+// longer exists.
 var ErrDeadLetterGone = errors.New("topic: the group does not take messages, or the letter is gone")
 
-// ErrNoServer is returned by who asks another process for letters, if none answers.
+// ErrNoServer is returned to a process that asks others for dead letters, if none answers.
 var ErrNoServer = errors.New("topic: no server that has topics answers")
 
 // readBytes is how much of a log is read at once.
@@ -30,7 +30,7 @@ type DeadLetterStore struct{ engine *serving.Engine }
 // NewDeadLetterStore makes a DeadLetterStore.
 func NewDeadLetterStore(e *serving.Engine) *DeadLetterStore { return &DeadLetterStore{e} }
 
-// DeadLetterSelection says which letters are meant; what is empty selects all.
+// DeadLetterSelection selects dead letters; an empty field selects all.
 type DeadLetterSelection struct {
 	Topic  string // of the messages
 	Group  string
@@ -234,7 +234,7 @@ func parking(t *storage.Topic, only string) (groups []string) {
 	return groups
 }
 
-// readMessage reads a message, nil if it is gone or can be read by nobody.
+// readMessage reads a message. It returns nil if the message is gone or unreadable.
 func readMessage(
 	ctx context.Context, log commitlog.Reader, p commitlog.Partition, position int64,
 ) (*topicv1.TopicMessage, error) {
@@ -267,8 +267,8 @@ func (s *DeadLetterStore) Taken(_ context.Context, l DeadLetter) (bool, error) {
 	return s.taker(l) != nil, nil
 }
 
-// taker returns the topic of a letter, nil if the group there does not take messages. Into
-// the events of chats nobody puts one.
+// taker returns the topic of a dead letter, nil if the group there does not take messages.
+// Clients cannot publish to the events of chats, so only parked messages return there.
 func (s *DeadLetterStore) taker(l DeadLetter) *storage.Topic {
 	t := s.engine.Catalog.Topic(l.Topic)
 	if t == nil || t.View().Deleting || (!l.Place.Parked && storage.OfChats(t.View().Config)) {

@@ -45,7 +45,7 @@ func (b *deadLetterWriter) some(ctx context.Context, list []machine.Undeliverabl
 			return 0, err
 		}
 		if err != nil {
-			break // what is before it is stored first
+			break // earlier messages are stored first
 		}
 		if m != nil {
 			appends = append(appends, b.letter(list[n], m))
@@ -71,8 +71,8 @@ func (b *deadLetterWriter) some(ctx context.Context, list []machine.Undeliverabl
 	return n, nil
 }
 
-// message reads one message, nil if it is gone or can be read by nobody: then there is
-// nothing to keep.
+// message reads one message. It returns nil if the message is gone or unreadable, because
+// then there is nothing to keep.
 func (b *deadLetterWriter) message(ctx context.Context, position int64) (*topicv1.TopicMessage, error) {
 	if b.batch == nil || position < b.batch.Base || position >= b.batch.End() {
 		batches, err := b.jobs.engine.Sources.Reader(b.from.Topic).Read(ctx, b.from.Parts[b.part].Address, position, 1)
@@ -103,10 +103,10 @@ func (b *deadLetterWriter) lost(position int64, err error) {
 		"partition", b.part, "position", position, "group", b.group.Name(), "error", err)
 }
 
-// letter is the append of a letter. Its producer is that of no other topic, partition or
-// generation of the group, whatever their names are: all of them may share one topic. After a
-// group was moved back, what fails again has another one than the letter from before, which
-// may be done with.
+// letter is the append of a dead letter. No other topic, partition or generation of the group
+// has its producer, even if their names are similar, because all of them may share one topic.
+// After a group was moved back, a message that fails again has another producer than its
+// earlier dead letter, which an operator may have finished with.
 func (b *deadLetterWriter) letter(letter machine.Undeliverable, m *topicv1.TopicMessage) commitlog.Append {
 	headers := map[string]string{
 		HeaderTopic: b.from.Name, HeaderMessage: fmt.Sprintf("%d-%d", b.part, letter.Position),

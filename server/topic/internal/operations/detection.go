@@ -98,7 +98,7 @@ func (j *Jobs) collect(t *storage.Topic, s *silenceSnapshot) {
 }
 
 // evaluate marks groups that have been silent for too long. After a pause of the whole
-// process nobody's silence counts: heartbeats may wait where they come in.
+// process no group's silence counts, because heartbeats may be waiting where they arrive.
 func (j *Jobs) evaluate(ctx context.Context, s silenceSnapshot, r *run) {
 	now := j.engine.Clock()
 	late := !j.nextCycle.IsZero() && now.Sub(j.nextCycle) > s.every

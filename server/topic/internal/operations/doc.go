@@ -10,8 +10,8 @@
 // that say what happened. For a group that parks keys it stays where it is, and its key waits.
 // Both are dead letters here.
 //
-// The package decides when something happens and what is removed. What a change means for
-// messages and members is decided in package serving. Callers have checked permissions.
+// The package decides when something happens and what is removed. Package serving decides what
+// a change means for messages and members. Callers have checked permissions.
 //
 // Concurrency: everything is safe for concurrent use; Jobs.Run is called once. Of each job
 // that operators see there is one run at a time.

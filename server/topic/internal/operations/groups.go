@@ -113,7 +113,7 @@ func stalled(s *topicv1.Stall) string {
 	return fmt.Sprintf("STALLED in partition %d: %s", s.GetPartition(), s.GetText())
 }
 
-// silence is how long nobody was heard of a group.
+// silence is how long the server has received no heartbeat from a group.
 func (a *Admin) silence(row table.Subscription) time.Duration {
 	return max(0, a.engine.Clock().Sub(time.UnixMilli(max(row.HeartbeatAt, row.SubscribedAt))))
 }
@@ -230,8 +230,8 @@ func (a *Admin) earliest(
 }
 
 // Remove ends a group and forgets it, in four steps. The first two are undone if the call
-// ends before the third: then nothing has changed. The third is durable; what is left after
-// it another call does.
+// ends before the third: then nothing has changed. The third is durable; another call
+// completes the rest.
 func (a *Admin) Remove(
 	ctx context.Context, by string, r *topicv1.RemoveGroupRequest,
 ) (*topicv1.RemoveGroupResponse, error) {

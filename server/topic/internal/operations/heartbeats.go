@@ -64,7 +64,7 @@ func (j *Jobs) flushHeartbeats(ctx context.Context) {
 }
 
 // writeHeartbeats stores heartbeats; those of groups that have ended meanwhile are left out.
-// What fails is stored at the next interval.
+// A heartbeat that cannot be stored is stored at the next interval.
 func (j *Jobs) writeHeartbeats(ctx context.Context, due []heartbeatWrite) {
 	ctx, cancel := context.WithTimeout(ctx, heartbeatsTimeout)
 	defer cancel()

@@ -12,8 +12,8 @@ import (
 // takes none, so the next look continues with what is left.
 const lapseReads = 200
 
-// lapseAll settles what is over in the topics in use, at the front of each group: what is over and lies behind
-// other messages is found when it is to be delivered.
+// lapseAll settles what is over in the topics in use, at the front of each group: an expired message behind others is
+// found when it is due for delivery.
 func (j *Jobs) lapseAll(ctx context.Context) {
 	reads := lapseReads
 	j.each(func(l *serving.OpenTopic) {

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 )
 
-// What monitors look for.
+// Limits and thresholds of the monitors.
 const (
 	stuckAfter   = time.Hour
 	stuckAbove   = 100 // messages of a topic

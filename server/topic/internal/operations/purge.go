@@ -24,10 +24,9 @@ func (j *Jobs) ForecastPurge(l *serving.OpenTopic, before map[int32]int64) *topi
 	return answer
 }
 
-// Purge removes what lies before positions, by partition, for good, in three steps. The first stores what
-// is to be removed: from then on it is removed, also if the caller is gone or the process ends. The second
-// takes it from the groups. The third stores that, and removes it from the log: what fails is tried again.
-// result is for the audit.
+// Purge removes what lies before positions, by partition, for good, in three steps. The first stores what is to be
+// removed: from then on it is removed, also if the caller is gone or the process ends. The second takes it from the
+// groups. The third stores that, and removes it from the log: a failure is tried again. result is for the audit.
 func (j *Jobs) Purge(
 	ctx context.Context, l *serving.OpenTopic, before map[int32]int64,
 ) (answer *topicv1.PurgeMessagesResponse, result string, err error) {
@@ -90,8 +89,8 @@ func purged(purges []*topicv1.Purge, of map[string]int64) (answer *topicv1.Purge
 	return answer, lost
 }
 
-// finishPurge removes from the log what was purged and taken from the groups. What is removed was stored
-// in the groups' ledgers before, unless the disk is full: then the removal is what helps.
+// finishPurge removes from the log what was purged and taken from the groups. The removed positions were stored in the
+// groups' ledgers before, unless the disk is full: then the removal is what helps.
 //
 // A second purge may raise the positions meanwhile, and take its messages from the groups after this call
 // has stored the ledgers. So a partition is trimmed to where it began before they were stored: what the

@@ -63,7 +63,7 @@ func (j *Jobs) reclaim(ctx context.Context) {
 }
 
 // crowded reports whether publishes are refused because a topic, or the disk, is full: a trim does
-// not wait for its time then, because what is kept for dead groups goes first.
+// not wait for its time then, because messages kept for dead groups are removed first.
 func (j *Jobs) crowded() bool {
 	full := j.engine.DiskShort()
 	for _, l := range j.engine.Topics.All() {
@@ -84,8 +84,8 @@ func (j *Jobs) trusts() bool {
 	return ok
 }
 
-// follow looks what has come to the topics of chats in use, also to those that nobody
-// consumes.
+// follow loads the new events of the topics of chats that are in use, also of those that no
+// group consumes.
 func (j *Jobs) follow(ctx context.Context) {
 	j.each(func(l *serving.OpenTopic) {
 		if err := j.engine.Sources.Follow(ctx, l); err != nil {
@@ -130,7 +130,7 @@ type batch struct {
 func (b *batch) full() bool { return b.open <= 0 || b.messages <= 0 }
 
 // trimAll trims all topics, in batches: after one that is full the next one follows at once.
-// What fails is tried again in the next run.
+// A trim that fails is tried again in the next run.
 func (j *Jobs) trimAll(ctx context.Context, r *run) {
 	s := j.schedule()
 	b := batch{openEach, s.Batch}
@@ -199,7 +199,7 @@ func (j *Jobs) retainAll(ctx context.Context, l *serving.OpenTopic, b *batch, r 
 			p.Idle()
 			continue
 		}
-		// What fails in one partition, or for one purpose, stops no other.
+		// A failure in one partition, or for one purpose, stops no other.
 		removed, left, failed := j.retain(ctx, l, n)
 		err = errors.Join(err, failed)
 		b.messages -= removed
@@ -273,9 +273,10 @@ func (j *Jobs) retain(ctx context.Context, l *serving.OpenTopic, n int) (removed
 	return removed, kept, errors.Join(failed, err)
 }
 
-// trim removes what nobody is to receive and no retention keeps. What is about to be removed
-// is stored first, and looked at once more while no subscription can begin: who begins after
-// that sees that it is gone. kept is how much is older than its retention and stays.
+// trim removes the messages that no group is to receive and no retention keeps. It first
+// stores the limit of the removal, and checks the limit again while no subscription can
+// start. A subscription that starts after that sees that the messages are gone. kept is how
+// many messages are older than their retention and stay.
 func (j *Jobs) trim(ctx context.Context, l *serving.OpenTopic, n int) (removed, kept int64, err error) {
 	p, t := l.Parts[n], l.Topic
 	cut, err := j.cutoffs(ctx, l, p)
@@ -285,7 +286,7 @@ func (j *Jobs) trim(ctx context.Context, l *serving.OpenTopic, n int) (removed, 
 	limit, living, watermark := j.limit(p, cut)
 	defer func() {
 		start, _ := p.Bounds()
-		kept = max(0, cut.Complete-max(start, living)) // what is kept for the dead has a bound of its own
+		kept = max(0, cut.Complete-max(start, living)) // messages kept for dead groups have a bound of their own
 	}()
 	start, _ := p.Bounds()
 	if living < cut.Complete {

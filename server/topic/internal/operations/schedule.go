@@ -7,7 +7,8 @@ type Schedule struct {
 	Name string
 	Trim time.Duration // from the beginning of a trim to that of the next one
 	// Batch is how many messages a trim removes, about, before it looks whether it has to
-	// stop. What may go of a partition goes at once, however much it is.
+	// stop. All removable messages of a partition are removed at once, regardless of their
+	// number.
 	Batch int64
 	Pause time.Duration // after a full batch, before the next one
 	// Detection is the longest time from one look at the groups to the next one; groups with
@@ -16,7 +17,7 @@ type Schedule struct {
 	Keep      time.Duration // of subscriptions that have ended
 }
 
-// StandardSchedule is the schedule of who chooses none.
+// StandardSchedule is the schedule of a server that configures none.
 const StandardSchedule = "standard"
 
 // autoSchedule is the name of the schedule that goes by the rate of publishes.

@@ -58,7 +58,7 @@ func behind(marks []mark, position int64) int {
 	return i
 }
 
-// extend reads what was not read yet. What is corrupt, or was removed meanwhile, has no size.
+// extend reads what was not read yet. A corrupt or removed batch has no size.
 func (s *sized) extend(ctx context.Context, log commitlog.Reader, p commitlog.Partition, to, step int64) error {
 	err := commitlog.Scan(ctx, log, p, &s.to, to, readBytes, func(b *commitlog.Batch) {
 		s.add(b.End(), int64(b.Size(0, b.Count())), step)

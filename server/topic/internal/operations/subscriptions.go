@@ -90,11 +90,11 @@ func holds(l *serving.OpenTopic, group string) bool {
 	return false
 }
 
-// Drop deletes subscriptions that are cancelled or dead, and returns them as they were: what
-// they have acknowledged is stored as complete before their cursors go, which are all that
-// says so before. One that is dead is cancelled first, so that nobody revives it if the rest
-// fails. The topic is not locked while the store is waited for; what is created again meanwhile
-// stays.
+// Drop deletes subscriptions that are cancelled or dead, and returns them as they were: their
+// acknowledged positions are stored as complete before their cursors are deleted, which are the
+// only record of them until then. A dead subscription is cancelled first, so that no member
+// revives it if the rest fails. The topic is not locked while the store is waited for; a
+// subscription that is created again meanwhile stays.
 func (j *Jobs) Drop(
 	ctx context.Context, l *serving.OpenTopic, which func(*storage.Subscription) bool,
 ) (gone []*storage.Subscription, err error) {

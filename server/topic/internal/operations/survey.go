@@ -72,8 +72,8 @@ func (j *Jobs) survey(ctx context.Context) {
 	g.Overdue.Store(int64(overdue))
 }
 
-// openOnce opens a topic, so that its groups have metrics. What keeps it from that is said when the topic is
-// used; until it is tried again, the others have their turn.
+// openOnce opens a topic, so that its groups have metrics. An error is reported when the topic is used; until the next
+// attempt, the others have their turn.
 func (j *Jobs) openOnce(ctx context.Context, t *storage.Topic) bool {
 	ctx, cancel := context.WithTimeout(ctx, meterEvery)
 	defer cancel()
@@ -206,8 +206,8 @@ func (r *rate) value() float64 {
 	return r.now
 }
 
-// measure looks how fast a group is. One without members rests, which counts when somebody
-// asks.
+// measure samples the speed of a group. A group without members rests, and its rates are
+// computed when a caller asks for them.
 func measure(now time.Time, l *serving.OpenTopic, g *serving.Group) {
 	if g.Members() == 0 {
 		return

@@ -14,7 +14,7 @@ type JobKind int
 
 // The jobs that operators see.
 const (
-	Trim          JobKind = iota // removes messages that nobody needs, and moves zombies on
+	Trim          JobKind = iota // removes messages that no group needs, and moves zombies on
 	Detection                    // finds groups that have fallen silent
 	Subscriptions                // deletes subscriptions that ended long ago
 	kinds
@@ -85,8 +85,8 @@ func (r *run) failed(err error) {
 const distrust = "the clock was set: nothing is removed until it is set back, or has stayed for a day, " +
 	"or the process restarts"
 
-// do runs a task, unless it runs already. When stop ends, the run has stopTime to end. What
-// removes does nothing while the clock is not trusted.
+// do runs a task, unless it runs already. When stop ends, the run has stopTime to end. Jobs
+// that remove do nothing while the clock is not trusted.
 func (j *Jobs) do(stop context.Context, k JobKind, trusted bool) (JobReport, bool) {
 	t := j.tasks[k]
 	t.mu.Lock()
@@ -135,8 +135,8 @@ func graceful(stop context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// RunNow runs a job, and returns when it is done. If ctx ends, the run ends early; what it
-// has done stays. Error: refusal.JobRunning.
+// RunNow runs a job, and returns when it is done. If ctx ends, the run ends early; its
+// completed changes stay. Error: refusal.JobRunning.
 func (j *Jobs) RunNow(ctx context.Context, k JobKind) (JobReport, error) {
 	r, ok := j.do(ctx, k, j.trusts())
 	if !ok {
@@ -151,7 +151,7 @@ func (j *Jobs) RunNow(ctx context.Context, k JobKind) (JobReport, error) {
 // Retain runs the jobs that remove, as if the clock had always been what it is now.
 func (j *Jobs) Retain(ctx context.Context) {
 	for _, k := range []JobKind{Trim, Subscriptions} {
-		_, _ = j.do(ctx, k, true) // what is wrong is in the log
+		_, _ = j.do(ctx, k, true) // the cause is in the log
 	}
 }
 

@@ -5,7 +5,7 @@
 // and what an answer of the webhook means. A Sender has what the workers of a process share: the way out,
 // and how many requests it may have at a time, in all and to one host.
 //
-// What an answer means:
+// The meaning of an answer:
 //
 //   - 2xx acknowledges the message.
 //   - 400, 409, 413, 415 and 422 reject the message. It failed, and the webhook works.

@@ -57,8 +57,8 @@ func (h *health) paused(now time.Time) bool {
 	return now.Before(h.until())
 }
 
-// works records that the webhook has looked at a message. The window grows with each, so it doubles in the
-// time of a request. It reports whether that ended a failure. What the webhook has asked for lasts:
+// works records that the webhook has looked at a message. The window grows with each, so it doubles in the time of a
+// request. It reports whether that ended a failure. A pause that the webhook has requested stays in force:
 //
 //  1. Two requests are under way. The webhook answers one with 429, and asks for an hour without messages.
 //  2. It takes the other, which it got before. That does not take back what it has asked for.
@@ -74,8 +74,8 @@ func (h *health) works(now time.Time) (recovered bool) {
 	return recovered
 }
 
-// fails records a failure, and reports whether it counts as an attempt of the message. Requests that were
-// under way when the webhook became slow neither count nor make the pause longer:
+// failed records a failure, and reports whether it counts as an attempt of the message. Requests that
+// were under way when the webhook became slow neither count nor make the pause longer:
 //
 //  1. Ten requests are under way, and five fail: the webhook is slow, and pauses until next.
 //  2. The other five fail before next. They say nothing that the first five have not said.

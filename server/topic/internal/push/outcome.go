@@ -55,7 +55,7 @@ func answered(res *http.Response, now time.Time) outcome {
 	return o
 }
 
-// retryAfter reads the header, which is a number of seconds or a date. What is neither is no wait.
+// retryAfter reads the header, which is a number of seconds or a date. Any other text is no wait.
 func retryAfter(s string, now time.Time) time.Duration {
 	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
 		return min(time.Duration(n)*time.Second, maxWait)

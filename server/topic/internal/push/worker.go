@@ -38,7 +38,7 @@ type Config struct {
 	Sender       *Sender
 	Session      Session
 	Topic, Group string
-	Principal    string        // by whom requests are bounded; empty: by nobody
+	Principal    string        // the principal whose limit bounds the requests; empty: no limit
 	Lease        time.Duration // of the group's messages
 	// Target returns the webhook as it is now.
 	Target func() Target

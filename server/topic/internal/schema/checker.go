@@ -23,7 +23,7 @@ const (
 	maxMismatch    = 300     // bytes of what is said of a payload
 )
 
-// What a checker takes, measured: for itself, and for each byte of its descriptors.
+// The measured cost of a checker: for itself, and for each byte of its descriptors.
 const (
 	plainSize, perByte      = 32 << 10, 25
 	ruledSize, perRuledByte = 640 << 10, 100
@@ -197,8 +197,8 @@ func (c *checker) parse(payload []byte, json bool) error {
 	return nil
 }
 
-// spaced is a text of the runtime in one line. The runtime writes a space of another kind at times,
-// so that nobody compares its texts.
+// spaced is a text of the runtime in one line. The runtime sometimes writes a space of another
+// kind, so that programs do not compare its texts.
 func spaced(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // clipped bounds a text, which may repeat what the caller has sent.

@@ -20,7 +20,8 @@ import (
 // Limits of backfills.
 const (
 	DefaultMessages = 1_000_000
-	// SmallBackfill is of how many messages a backfill is waited for by who starts it.
+	// SmallBackfill is the largest number of messages for which the caller that starts a
+	// backfill waits for its end.
 	SmallBackfill = 100_000
 
 	maxRunning      = 1000
@@ -195,7 +196,7 @@ func (r *Backfills) Resume(l *OpenTopic, sub *storage.Subscription) error {
 			if b.GetStatus() == completed && g.FinishBackfill() {
 				return
 			}
-			g.EndBackfill() // what is done of it stays known for when it continues
+			g.EndBackfill() // its progress is kept for when it continues
 		})
 		p.Mark(sub.Group)
 	}
@@ -241,8 +242,8 @@ func (r *Backfills) drop(k key, t *task) {
 	t.l.Release()
 }
 
-// Await returns when the backfill of a group does not run any more, when nobody takes its
-// messages, after a time, or with the context.
+// Await returns when the backfill of a group does not run any more, when no member takes
+// its messages, after a time, or with the context.
 func (r *Backfills) Await(ctx context.Context, l *OpenTopic, group string, most time.Duration) {
 	t := r.task(l.Topic, group)
 	if t == nil {

@@ -24,7 +24,7 @@ func limits(batch, rate int32, target, checkpoint time.Duration) *topicv1.Backfi
 	}
 }
 
-// Limits returns limits, all of them set: what l does not say is the preset's.
+// Limits returns limits, all of them set: a limit that l does not set is the preset's.
 func Limits(p topicv1.BackfillPreset, l *topicv1.BackfillLimits) *topicv1.BackfillLimits {
 	if p == 0 {
 		p = topicv1.BackfillPreset_BACKFILL_PRESET_BALANCED

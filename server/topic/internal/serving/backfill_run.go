@@ -19,8 +19,8 @@ const (
 	maxError    = 1000 // bytes
 )
 
-// Run lets messages go until the context ends. What runs at that point continues when the topic is
-// opened again.
+// Run lets messages go until the context ends. A backfill that runs at that point continues when
+// the topic is opened again.
 func (r *Backfills) Run(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

@@ -138,7 +138,8 @@ func (r *Backfills) begin(ctx context.Context, l *OpenTopic, sub *storage.Subscr
 	return r.note(ctx, l, sub.Group, b)
 }
 
-// undo takes back what begin did. What is stored of it is nothing without the row.
+// undo takes back what begin did. The stored parts of the backfill have no effect without
+// the row.
 func (r *Backfills) undo(ctx context.Context, l *OpenTopic, sub *storage.Subscription, why error) error {
 	old, err := row(sub)
 	if err == nil && old.GetStatus() == failed { // it keeps what it has
@@ -210,8 +211,8 @@ func (r *Backfills) close(
 	return nil
 }
 
-// processed is how many messages of a backfill its group is done with. What it does not have
-// any more because it has moved or died is not done.
+// processed is how many messages of a backfill its group is done with. Messages that it does
+// not have any more because it has moved or died are not done.
 func (r *Backfills) processed(l *OpenTopic, sub *storage.Subscription, b *topicv1.Backfill) int64 {
 	list := histories(l, sub.Group)
 	for i := range list {

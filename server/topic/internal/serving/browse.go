@@ -189,7 +189,7 @@ func (b *browsing) read(ctx context.Context) (more bool, err error) {
 		start, _, err := reader.Bounds(ctx, p.Address)
 		b.at = max(b.at, start)
 		return true, err
-	case errors.Is(err, commitlog.ErrBeyondEnd) || err == nil && len(batches) == 0: // what is there is not durable yet
+	case errors.Is(err, commitlog.ErrBeyondEnd) || err == nil && len(batches) == 0: // messages there are not durable
 		return false, nil
 	case err != nil:
 		return false, err
@@ -217,7 +217,7 @@ func (b *browsing) add(batch *commitlog.Batch) {
 	b.bytes -= proto.Size(m)
 }
 
-// skip notes what can be read by nobody.
+// skip logs messages that cannot be read.
 func (b *browsing) skip(from, to int64, err error) {
 	b.engine.Logger.Error("messages cannot be read and are passed over", "partition",
 		b.l.Parts[b.part].Address.String(), "from", from, "to", to, "error", err)

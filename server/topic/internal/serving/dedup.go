@@ -202,7 +202,7 @@ type claimed struct {
 	message *identified
 }
 
-// end ends the claim: what has a position is stored, and what has none was not.
+// end ends the claim: a message with a position is stored, and one without was not.
 func (c *claim) end() {
 	for _, id := range c.ids {
 		id.of.mu.Lock()
@@ -388,8 +388,8 @@ func place(copies, own [][]*identified, done []commitlog.Appended, now int64) []
 	return places
 }
 
-// claim claims the ids of a batch. When too many are known, it looks which of all topics are not any more: those of
-// topics that nobody publishes to are only forgotten here, and when the topics are closed.
+// claim claims the ids of a batch. When too many ids are cached, it drops the expired ids of all topics. Those of
+// topics without publishes are dropped only here, and when the topics are closed.
 func (p *Publisher) claim(
 	ctx context.Context, c *claim, l *OpenTopic, a commitlog.Append,
 ) (copies, own []*identified, err error) {

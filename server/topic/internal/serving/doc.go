@@ -11,10 +11,10 @@
 // where the messages of a topic come from: from its log, or from the events of all chats.
 //
 // The cursors say which messages of a backfill are left, and are durable before the row says
-// that it runs. The row says that it is cancelled before the cursors give them up. What a
-// crash leaves between is settled when the topic is opened.
+// that it runs. The row says that it is cancelled before the cursors give them up. The partial
+// results of a crash are completed when the topic is opened.
 //
-// The package does not know who may do what, nor what runs on a schedule.
+// The package does not know permissions, nor what runs on a schedule.
 //
 // Concurrency: everything is safe for concurrent use. Locks are taken in this order: a topic's
 // (for reading while messages get their positions or a member attaches, for writing while a

@@ -19,13 +19,15 @@ import (
 
 // Limits of the Flusher.
 const (
-	// Interval is how long a change that nobody waits for stays in memory at most.
+	// Interval is the longest time for which a change that no caller waits for stays in
+	// memory.
 	Interval = time.Second
-	// Changes is how many acknowledgements that nobody waits for make it write at once.
+	// Changes is the number of acknowledgements without a waiting caller that make it write
+	// at once.
 	Changes = 1000
 	// MaxWaiting bounds the acknowledgements that are under way.
 	MaxWaiting = 10_000
-	// maxBehind bounds the acknowledgements that nobody waits for, while writes fail.
+	// maxBehind bounds the acknowledgements without a waiting caller, while writes fail.
 	maxBehind = 1_000_000
 
 	firstPause = 50 * time.Millisecond // after a write that failed
@@ -39,13 +41,13 @@ type Flusher struct {
 	epoch  int64
 	clock  func() time.Time
 	logger *slog.Logger
-	mirror commitlog.Mirror // nil: nobody is shown
+	mirror commitlog.Mirror // nil: the log mirrors no positions
 
 	mu      sync.Mutex
 	dirty   []*Partition
 	waiting []chan error
 	callers int   // that were admitted
-	behind  int64 // acknowledgements since the last write that nobody waits for
+	behind  int64 // acknowledgements since the last write that no caller waits for
 	lost    error // another process has the topics
 	kick    chan struct{}
 	writing sync.Mutex // held while rows are written
@@ -123,7 +125,7 @@ func (f *Flusher) Done() {
 	f.callers--
 }
 
-// Count says that n acknowledgements were made that nobody waits for.
+// Count adds n acknowledgements that no caller waits for.
 func (f *Flusher) Count(n int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,8 +134,8 @@ func (f *Flusher) Count(n int64) {
 	}
 }
 
-// nowLocked makes Run write. The caller holds the lock, as write does when it takes what is
-// marked: what it has taken asks for no other write.
+// nowLocked makes Run write. The caller holds the lock, as write does when it takes the
+// marked partitions: these need no other write.
 func (f *Flusher) nowLocked() {
 	select {
 	case f.kick <- struct{}{}:
@@ -141,8 +143,8 @@ func (f *Flusher) nowLocked() {
 	}
 }
 
-// Wait returns once all that is marked now is stored, for who has changed a group in some
-// partitions: that rows of others are set aside is not its error.
+// Wait returns once all that is marked now is stored. The caller has changed a group in
+// some partitions; it gets no error because rows of others are set aside.
 func (f *Flusher) Wait(ctx context.Context, group string, parts ...*Partition) error {
 	done := make(chan error, 1)
 	f.mu.Lock()
@@ -207,7 +209,8 @@ func (f *Flusher) Run(ctx context.Context) error {
 	}
 }
 
-// last writes once more. Nobody waits for what comes after it, or if it fails.
+// last writes once more. Callers whose changes it does not store, because they come later or
+// because it fails, get an error.
 func (f *Flusher) last(ctx context.Context) error {
 	err := f.write(ctx)
 	f.mu.Lock()
@@ -222,7 +225,7 @@ func (f *Flusher) last(ctx context.Context) error {
 	return err
 }
 
-// write stores what is marked. Who waits keeps waiting if that fails.
+// write stores what is marked. Callers keep waiting if that fails.
 func (f *Flusher) write(ctx context.Context) error {
 	f.mu.Lock()
 	dirty, waiting, behind := f.dirty, f.waiting, f.behind
@@ -356,8 +359,8 @@ func (p *Partition) refuse(group string, err error) {
 	}
 }
 
-// save adds what has changed to a batch. The partition is off the list from then on, and
-// what fails to be stored is found changed again.
+// save adds what has changed to a batch. The partition is off the list from then on, and a
+// change that cannot be stored is found again.
 func (p *Partition) save(ctx context.Context, b *batch) error {
 	var changes []change
 	p.mu.Lock()
@@ -392,8 +395,8 @@ func (p *Partition) save(ctx context.Context, b *batch) error {
 }
 
 // cursor is the write of a group's cursor, if it has changed. The caller holds the lock.
-// The row is there since the group is: it is missing, or of a later epoch, if somebody
-// else has the topics.
+// The row exists as long as the group does. If it is missing or of a later epoch, another
+// process has the topics.
 func (p *Partition) cursor(g *machine.GroupState, epoch int64, now time.Time) (store.Write, func(), bool) {
 	c := g.Config()
 	s, version := p.saved[c.Name], g.Version()
@@ -447,7 +450,7 @@ func (p *Partition) Close() {
 	p.cfg.Flusher.Quiesce()
 }
 
-// Quiesce waits until what is being written is: no row of a group that is no longer there is written after it.
+// Quiesce waits until the writes under way end: no row of a group that is no longer there is written after it.
 func (f *Flusher) Quiesce() {
 	f.writing.Lock()
 	defer f.writing.Unlock()

@@ -66,7 +66,7 @@ type Group struct {
 // part is what a group keeps of a partition.
 type part struct {
 	ready   atomic.Bool // Next may have something to do
-	blocked atomic.Bool // Next stopped for lack of credits or room: what any member settles changes that
+	blocked atomic.Bool // Next stopped for lack of credits or room: a member that settles changes that
 
 	front int64 // floor of the group at the last look for what is over; guarded by the partition's lock
 
@@ -156,7 +156,8 @@ func (g *Group) wait(s *Session) bool {
 	return true
 }
 
-// stopWait ends what wait began: if the session was woken to hand out, somebody else does.
+// stopWait ends what wait began. If the session was woken to hand out messages, it wakes
+// another session to do so.
 func (g *Group) stopWait(s *Session) {
 	g.mu.Lock()
 	g.stopWaiting(s)
@@ -166,8 +167,8 @@ func (g *Group) stopWait(s *Session) {
 	}
 }
 
-// canPump reports whether somebody may pump and nobody does: who does looks again before it
-// ends.
+// canPump reports whether a session may pump and none does. A session that pumps checks for
+// ready partitions again before it ends.
 func (g *Group) canPump() bool {
 	if g.held.Load() > 0 || !g.pumping.TryLock() {
 		return false
@@ -195,7 +196,7 @@ func (g *Group) stopWaiting(s *Session) {
 func (g *Group) pump(ctx context.Context, limit int) {
 	for g.anyReady() && ctx.Err() == nil && g.held.Load() == 0 {
 		if !g.pumping.TryLock() {
-			return // whoever pumps looks again
+			return // the session that pumps checks again
 		}
 		handed := 0
 		for i := range g.parts {
@@ -208,7 +209,7 @@ func (g *Group) pump(ctx context.Context, limit int) {
 		g.pumping.Unlock()
 		if handed > 0 {
 			if g.anyReady() {
-				g.wakeOne() // somebody else continues: this one has something to do
+				g.wakeOne() // another session continues: this one has messages to process
 			}
 			return
 		}

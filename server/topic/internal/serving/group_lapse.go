@@ -37,8 +37,8 @@ func (g *Group) Lapse(ctx context.Context, n int, reads *int) error {
 	}
 }
 
-// lapse settles what it can without a read. It returns false for a group whose members proceed. What else is due
-// in the group is for its timers: what they miss must be seen.
+// lapse settles what it can without a read. It returns false for a group whose members proceed. The timers of the group
+// handle everything else that is due: their failures must be visible.
 func (g *Group) lapse(n int) (w machine.Wait, ok bool) {
 	members, changed := g.Members(), false
 	p := g.cfg.Parts[n]

@@ -37,8 +37,8 @@ func (p *Heartbeats) Every(interval time.Duration) {
 	}
 }
 
-// Record says that a member was heard from. If nobody was for long, the row is written at a
-// time within the interval that is not that of other groups.
+// Record records a heartbeat of a member. If there was none for long, the row is written at
+// a time within the interval that differs from that of other groups.
 func (p *Heartbeats) Record(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -22,8 +22,8 @@ type OpenTopic struct {
 	due     time.Time       // of the first heartbeat of these
 }
 
-// Hold keeps the topic open until Release. It is called with the topic's lock, or by who
-// holds it already.
+// Hold keeps the topic open until Release. It is called with the topic's lock, or by a
+// caller that already holds the topic.
 func (t *OpenTopic) Hold() { t.holds.Add(1) }
 
 // Release ends what Hold began.
@@ -32,7 +32,7 @@ func (t *OpenTopic) Release() { t.holds.Add(-1) }
 // TakeRefused reports whether a publish was refused since the last call because the topic is full.
 func (t *OpenTopic) TakeRefused() bool { return t.refused.Swap(false) }
 
-// Held reports whether somebody holds the topic.
+// Held reports whether a caller holds the topic.
 func (t *OpenTopic) Held() bool { return t.holds.Load() > 0 }
 
 // newOpenTopic makes a topic without partitions and groups.

@@ -24,7 +24,8 @@ type PartitionConfig struct {
 	Flusher *Flusher
 	Memory  *Memory
 	Clock   func() time.Time
-	// Wall is the clock that the log stores messages by; nil: Clock. What ends, ends by it.
+	// Wall is the clock that the log stores messages by; nil: Clock. Expiries are measured
+	// by it.
 	Wall func() time.Time
 	// Known counts the ids of messages that are known, of all topics; nil: of the partition.
 	Known  *atomic.Int64
@@ -362,8 +363,8 @@ func (p *Partition) fetch(ctx context.Context, position int64) error {
 	return p.fetchSome(ctx, position, fetchBytes)
 }
 
-// fetchSome reads from the log, a batch at least. What is corrupt there can be read by nobody: it is passed
-// over, like what was trimmed.
+// fetchSome reads from the log, a batch at least. Corrupt messages cannot be read: fetchSome skips them, like those
+// that were trimmed.
 func (p *Partition) fetchSome(ctx context.Context, position int64, size int) error {
 	p.mu.Lock()
 	from, end := p.resident.existing(position), p.resident.end
@@ -406,7 +407,7 @@ func (p *Partition) Trimmed(start int64) {
 	defer p.mu.Unlock()
 	p.machine.Trimmed(start)
 	p.resident.trimmed(start)
-	for _, g := range p.machine.Groups() { // what is stored of acknowledgements goes, too
+	for _, g := range p.machine.Groups() { // the stored acknowledgements are removed, too
 		p.markLocked(g)
 	}
 }

@@ -11,7 +11,8 @@ const minMemory = 16 << 20
 
 // Memory bounds the batches that all partitions keep in memory. Beyond it those go first
 // that were not used for the longest time: a partition's last ones, or those that it read
-// again, all at once. What is being written stays, and what a call has just read.
+// again, all at once. Batches that are being written stay, and batches that a call has just
+// read.
 type Memory struct {
 	limit int64
 	used  atomic.Int64

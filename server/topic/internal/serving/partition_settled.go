@@ -1,7 +1,7 @@
 package serving
 
-// Settled reports whether everything is stored, dead letters too. What is not yet is within
-// Interval.
+// Settled reports whether everything is stored, dead letters too. A change that is not yet
+// stored is stored within Interval.
 func (p *Partition) Settled() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -96,7 +96,7 @@ func (r *resident) At(position int64) (*commitlog.Batch, machine.Residence) {
 		return nil, machine.Beyond
 	}
 	if position = r.existing(position); position >= r.end {
-		return &commitlog.Batch{Base: r.end}, machine.Resident // what is before it does not exist
+		return &commitlog.Batch{Base: r.end}, machine.Resident // earlier positions do not exist
 	}
 	for _, x := range [...]*run{&r.tail, &r.cached} {
 		if i := x.find(position); i < len(x.batches) && x.batches[i].Base-x.batches[i].Gap <= position {

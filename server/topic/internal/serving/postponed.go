@@ -9,10 +9,10 @@ import (
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
-// How many messages of a partition wait for their time is known from the log, as far as a group has not acknowledged
-// it: what all have acknowledged waits for nobody. It is read there when a message that waits is published to the
-// partition first after it was opened. Without that each restart would let in as many again while no member reads
-// them, and a group would come to more than it may have open.
+// The log says how many messages of a partition wait for their time, as far as a group has not acknowledged them: no
+// group waits for a message that all have acknowledged. The partition reads this count when a message that waits is
+// first published after it was opened. Without the count each restart would let in as many again while no member reads
+// them, and a group would exceed its limit of open messages.
 type postponed struct {
 	counting chan struct{} // full while the log is read, from next on
 	next     int64         // -1: it is to be read from the first open message
@@ -49,7 +49,7 @@ func (p *Partition) CountPostponed(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w.counted = true // what was stored meanwhile was noted when it was
+	w.counted = true // messages stored meanwhile were counted then
 	return nil
 }
 

@@ -80,7 +80,7 @@ type Terms struct {
 var ErrSchemaChanged = errors.New("serving: the topic's schema was changed")
 
 // Append stores batches, and lets the groups have them. With terms the topic takes them only if it has
-// an active subscription, or needs none; what the server stores itself has no terms.
+// an active subscription, or needs none; messages that the server itself stores have no terms.
 func (p *Publisher) Append(
 	ctx context.Context, l *OpenTopic, appends []commitlog.Append, terms *Terms,
 ) ([]commitlog.Appended, error) {
@@ -90,7 +90,8 @@ func (p *Publisher) Append(
 	}
 	pending, began, err := p.begin(ctx, l, appends, waiting, terms)
 	if err == nil {
-		// What has its positions will be durable, whether or not the caller waits.
+		// An append that has its positions will be durable, whether or not the caller
+		// waits.
 		if err = pending.Wait(context.WithoutCancel(ctx)); err != nil {
 			err = fmt.Errorf("storing messages: %w", err)
 		}

@@ -13,7 +13,8 @@ import (
 const compareBytes = 1 << 20
 
 // same reports whether an append, whose producer's number was stored before by a release that kept no
-// hashes, has the messages that were stored. What was trimmed since, or is damaged, counts as the same.
+// hashes, has the messages that were stored. Messages that were trimmed since, or are damaged, count as
+// the same.
 func (p *Publisher) same(ctx context.Context, a commitlog.Append, was commitlog.Appended) (bool, error) {
 	end := was.Base + int64(was.Count)
 	for from := was.Base; from < end; {

@@ -338,7 +338,7 @@ const (
 	Silent = "SILENT" // it was not polled
 )
 
-// End ends the session with a reason for Gone. What it has goes to others. It reports
+// End ends the session with a reason for Gone. Its messages go to other members. It reports
 // whether it was the last one of the group.
 func (s *Session) End(why string) (last bool) {
 	s.mu.Lock()
@@ -357,8 +357,8 @@ func (s *Session) End(why string) (last bool) {
 }
 
 // leave takes the members out of the group, after an abnormal end that first from which the session
-// got what it probably died of: the earliest message that it was sent and had not settled. What was
-// not sent is no attempt.
+// got what it probably died of: the earliest message that it was sent and had not settled. A
+// message that was not sent is no attempt.
 func (s *Session) leave(unsent []Event, failed bool) {
 	s.budget.Close()
 	first := 0
@@ -381,7 +381,7 @@ func (s *Session) leave(unsent []Event, failed bool) {
 //  1. It takes credits of the session, and holds the lock of a partition.
 //  2. The session ends, and its budget is closed: nothing else is taken.
 //  3. The pump queues the delivery, which is late, and frees the lock.
-//  4. The lock is taken here, and what is late is given back.
+//  4. The lock is taken here, and messages that come too late are returned.
 func (s *Session) returnUnsent(unsent []Event) (first int) {
 	earliest := machine.NoEnd
 	for n, m := range s.members {

@@ -37,7 +37,7 @@ type Sources struct {
 }
 
 const (
-	followEvery   = 250 * time.Millisecond // while somebody consumes
+	followEvery   = 250 * time.Millisecond // while a group consumes
 	followTimeout = 5 * time.Second
 )
 
@@ -61,7 +61,7 @@ func (s *Sources) Open(ctx context.Context, t *storage.Topic) (commitlog.Reader,
 }
 
 // ShowChats reports whether a name is that of a topic of events, or of its dead letters:
-// they show all chats, so that operators alone say who sees them.
+// they show all chats, so that operators alone grant access to them.
 func (s *Sources) ShowChats(name string) bool {
 	return s.Events != nil && s.Events.Named(strings.TrimSuffix(name, storage.DeadLetterSuffix))
 }
@@ -120,8 +120,9 @@ func (s *Sources) Follow(ctx context.Context, l *OpenTopic) error {
 	return nil
 }
 
-// Run follows the topics of events that somebody consumes, among those of chats in use, until
-// the context ends. hold returns one that still is, which is released.
+// Run follows the topics of events that a group consumes, among those of chats in use, until
+// the context ends. hold returns the topic of a number, which Run releases, if it is still in
+// use.
 func (s *Sources) Run(ctx context.Context, ofChats func() []*OpenTopic, hold func(number uint64) *OpenTopic) {
 	if s.Events == nil {
 		return

@@ -16,9 +16,9 @@ import (
 // maxSubscriptions is the number of a topic's subscriptions that have not ended.
 const maxSubscriptions = 10_000
 
-// BeginQueue begins the group of a queue, which needs no subscription of anybody. What groups
-// were to receive before and have all acknowledged is not for it. The caller holds the
-// topic's lock for writing.
+// BeginQueue begins the group of a queue, which needs no subscription of anybody. Messages
+// that groups were to receive before and have all acknowledged are not for it. The caller
+// holds the topic's lock for writing.
 func (m *SubscriptionManager) BeginQueue(ctx context.Context, l *OpenTopic) error {
 	_, _, err := m.Begin(ctx, l, storage.QueueGroup, &topicv1.SubscriptionConfig{
 		Start:    &topicv1.Position{At: &topicv1.Position_Earliest{Earliest: true}},

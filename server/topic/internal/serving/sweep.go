@@ -11,9 +11,9 @@ import (
 // sweepEvery is at which the groups with members are looked at.
 const sweepEvery = time.Second
 
-// Sweep looks at the groups with members every second. What was due before the last look and is not
-// done, it does: a timer was lost, or is late by more than a second. It depends on no timer of a
-// group, and a group that it finds in order costs it two locks.
+// Sweep looks at the groups with members every second. It does work that was due before its
+// last run and is not done: a timer was lost, or is late by more than a second. It depends on
+// no timer of a group, and a group that it finds in order costs it two locks.
 type Sweep struct {
 	engine *Engine
 	last   time.Time // of the last look, by Steady; zero: there was none
@@ -22,8 +22,8 @@ type Sweep struct {
 // Run looks until the context ends.
 func (s *Sweep) Run(ctx context.Context) { wait.Every(ctx, sweepEvery, s.once) }
 
-// once looks once. What fell due since the last look is not late: when the process stood still
-// meanwhile, the timers run now as this does. It also measures progress.
+// once looks once. Work that became due since the last run is not late: when the process
+// stood still meanwhile, the timers run now as this does. It also measures progress.
 func (s *Sweep) once() {
 	before := s.last
 	s.last = s.engine.Steady()

@@ -12,7 +12,7 @@ const (
 	idleEvery = time.Minute      // at which topics are looked at
 )
 
-// Run closes topics that nobody uses until the context ends.
+// Run closes topics that no caller uses until the context ends.
 func (s *TopicCache) Run(ctx context.Context) {
 	for wait.For(ctx, idleEvery) == nil {
 		s.CloseIdle(idle)
@@ -20,14 +20,15 @@ func (s *TopicCache) Run(ctx context.Context) {
 }
 
 // CloseIdle closes the topics that were not used for some time, that have no members, and of
-// which all is stored. What is not stored yet is from then on, and closed the next time.
+// which all is stored. Changes that are not stored yet are stored from then on, and the
+// topic is closed the next time.
 func (s *TopicCache) CloseIdle(unused time.Duration) {
 	for _, l := range s.unused(unused) {
 		s.close(l)
 	}
 }
 
-// unused returns the topics that nobody has or has had for some time.
+// unused returns the topics that no caller holds or has held for some time.
 func (s *TopicCache) unused(long time.Duration) (list []*OpenTopic) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,10 +41,10 @@ func (s *TopicCache) unused(long time.Duration) (list []*OpenTopic) {
 	return list
 }
 
-// close closes a topic, unless somebody has it meanwhile or something of it is not stored.
-// Nobody can get it while it is looked at: who wants to waits for its lock. So nothing of it
-// changes between the look and the end, and the next one who opens it finds all of it in the
-// store, as a process that begins does.
+// close closes a topic, unless a caller has acquired it meanwhile or a part of its state is
+// not stored. No caller can acquire the topic during this check, because a caller that wants
+// it waits for its lock. So nothing of the topic changes between the check and the end. The
+// next caller that opens it finds all of it in the store, as a process that starts does.
 func (s *TopicCache) close(l *OpenTopic) {
 	defer l.Changing().End()
 	s.mu.Lock()
@@ -65,7 +66,7 @@ func (s *TopicCache) close(l *OpenTopic) {
 	for _, g := range l.Groups() {
 		l.Observed(g.Name(), g.Heartbeats.Fill)
 	}
-	shut(l, "IDLE") // nobody is notified: there are no members
+	shut(l, "IDLE") // no notification: the topic has no members
 }
 
 // settled reports whether a topic has no members, and all of it is stored.

@@ -19,8 +19,8 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// ErrChanged says that the store does not hold what the copy shows: somebody else writes
-// to it.
+// ErrChanged reports that the store does not hold what the copy shows, because another
+// process writes to it.
 var ErrChanged = errors.New("storage: another writer changed the row")
 
 // Catalog holds all topics of a slot.

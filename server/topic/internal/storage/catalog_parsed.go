@@ -10,8 +10,8 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// parsed are settings read from many rows. Rows with the same text share what it says, which
-// nobody changes: most topics and subscriptions are made alike.
+// parsed are settings read from many rows. Rows with the same text share the parsed
+// settings, which are never changed. Most topics and subscriptions are made alike.
 type parsed struct {
 	topics        decoded[*topicv1.TopicConfig]
 	subscriptions decoded[*topicv1.SubscriptionConfig]

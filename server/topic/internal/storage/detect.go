@@ -7,7 +7,7 @@ type Silence struct {
 	Key        string        // names topic, group and generation
 	Heartbeats int64         // counts heartbeats; only whether it changes matters
 	Timeout    time.Duration // of the group
-	Members    bool          // some are attached: it is not silent, whatever Heartbeats says
+	Members    bool          // some are attached: it is not silent, regardless of Heartbeats
 }
 
 // Verdict is what a cycle of a Detector found.

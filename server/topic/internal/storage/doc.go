@@ -9,7 +9,7 @@
 // The rules know no rows: settings and presets of topics and subscriptions (settings_*.go),
 // the states of a subscription and what leads from one to another (lifecycle.go), and when a
 // silent group counts as dead (detect.go). The package does not know what a state means for
-// messages, nor who may do what.
+// messages, nor permissions.
 //
 // Concurrency: a Catalog is safe for concurrent use. The caller puts changes of one topic in
 // order: it holds the topic's lock. A Detector is used by one goroutine.

@@ -16,7 +16,7 @@ var ErrFenced = errors.New("topic: another process has taken the topics over")
 const MaxPlanWrites = store.MaxPlanWrites - 1
 
 // takeEpoch begins a new epoch in a row, and returns its number. It works on a full disk, too: without
-// an owner nobody can read the topics, nor remove what is not needed.
+// an owner no client can read the topics or remove unneeded messages.
 func takeEpoch(ctx context.Context, s store.Store, key store.Key, attr string) (int64, error) {
 	err := s.Transact(ctx, store.Plan{Writes: []store.Write{{
 		Op: store.OpUpdate, Key: key, Name: "epoch", Frees: true,
@@ -58,8 +58,8 @@ func newFencedStore(s store.Store, key store.Key, attr string, epoch int64) *fen
 // Lost is closed when a write was refused, or End was called.
 func (s *fencedStore) Lost() <-chan struct{} { return s.lost }
 
-// End says that the owner cannot continue: what it knows may not be what is stored. Another
-// owner, in this process or elsewhere, begins with what is.
+// End says that the owner cannot continue: its copy may differ from the stored state.
+// Another owner, in this process or elsewhere, begins with what is.
 func (s *fencedStore) End() { s.once.Do(func() { close(s.lost) }) }
 
 // Transact runs a plan of at most MaxPlanWrites writes. One that writes the row of the epoch

@@ -19,8 +19,9 @@ func (t *Topic) Changing() Change {
 	return Change{&t.lock}
 }
 
-// Reading keeps a topic's subscriptions and settings as they are until End: what a publish finds
-// holds when its messages get their positions. Others may read meanwhile.
+// Reading keeps a topic's subscriptions and settings as they are until End: the subscriptions
+// and settings that a publish finds are valid when its messages get their positions. Others may
+// read meanwhile.
 func (t *Topic) Reading() Read {
 	t.lock.RLock()
 	return Read{&t.lock}

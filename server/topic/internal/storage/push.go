@@ -13,14 +13,14 @@ type Push struct {
 	Secret   string `json:"secret"`
 	Old      string `json:"old,omitempty"`
 	OldUntil int64  `json:"old_until,omitempty"` // unix ms
-	// Principal is who set the webhook, as whom the server acts.
+	// Principal is the principal that set the webhook, in whose name the server acts.
 	Principal string `json:"principal"`
 	Operator  bool   `json:"operator,omitempty"` // it was one, and needs no binding
 	// GoneAt is when the webhook wanted no more messages, which paused the subscription, unix ms; 0: it does.
 	GoneAt int64 `json:"gone_at,omitempty"`
 }
 
-// PushedBy is who sets a webhook, with the secret that it asks for.
+// PushedBy is the principal that sets a webhook, with the secret that it asks for.
 type PushedBy struct {
 	Principal string
 	Operator  bool

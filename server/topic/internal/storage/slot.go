@@ -15,7 +15,8 @@ import (
 )
 
 // Slot is the part of all topics that a Catalog has: those whose names lead to it. The zero
-// Slot has all, in an installation of one process, which nobody need be fenced from.
+// Slot has all topics. An installation of one process uses it, because there is no other
+// process to fence.
 type Slot struct {
 	Number int
 	Of     int // how many there are; 0: not divided
@@ -105,8 +106,8 @@ func (c *Catalog) Lost() <-chan struct{} {
 	return nil
 }
 
-// transact makes a change that the copy then shows. It comes to its end whoever waits for
-// it; if that is not known, this owner ends.
+// transact makes a change that the copy then shows. The change completes even if the caller
+// stops waiting for it. If its outcome is not known, this owner ends.
 func (c *Catalog) transact(ctx context.Context, writes ...store.Write) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.CallTimeout)
 	defer cancel()

@@ -141,7 +141,8 @@ func (c *Catalog) Remove(ctx context.Context, t *Topic) error {
 	if err := c.deleteAll(ctx, store.Query{Table: store.Topics, PK: t.Name}, &own); err != nil {
 		return err
 	}
-	// What is left after a crash is removed again, from the topic's row: schemas before it.
+	// Rows that remain after a crash are removed again, from the topic's row: schemas
+	// before it.
 	if schemas := t.releases(t.View().Config.GetSchema(), nil); len(schemas) > 0 {
 		if err := c.store.BatchWrite(ctx, schemas); err != nil {
 			return err
