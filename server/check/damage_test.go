@@ -177,7 +177,7 @@ var damages = []damage{
 				write(t, o, del(r.Key))
 			}
 		}, differ: true},
-	{name: "outbox row in another shard", kind: check.OutboxWrong, says: "nobody publishes the row",
+	{name: "outbox row in another shard", kind: check.OutboxWrong, says: "no relay publishes the row",
 		do: func(t testing.TB, h *harness, o *backend.Offline) {
 			r := h.waiting(t, o)
 			moved := r.Key
@@ -199,7 +199,7 @@ var damages = []damage{
 		}},
 	{name: "pending missing", kind: check.PendingWrong, says: "the row is missing",
 		do: func(t testing.TB, h *harness, o *backend.Offline) { write(t, o, del(table.PendingKey(h.young))) }},
-	{name: "pending too many", kind: check.PendingWrong, says: "nobody is on the way in",
+	{name: "pending too many", kind: check.PendingWrong, says: "no member is on the way in",
 		do: func(t testing.TB, h *harness, o *backend.Offline) {
 			write(t, o, put(table.PendingKey(h.group), table.Pending{Members: []string{"gus"}}.Item()))
 		}},

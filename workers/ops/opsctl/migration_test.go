@@ -82,7 +82,7 @@ func TestRetire(t *testing.T) {
 	out, _ := c.run(0, "migration retire messages.persisted")
 	c.has(out, "nothing was changed")
 	out, _ = c.run(0, "migration retire --execute messages.persisted")
-	c.has(out, "nobody reads it any more")
+	c.has(out, "no group reads it any more")
 	s, err := versions.Load(t.Context(), r.Store)
 	if err != nil || len(s.Readable("messages.persisted")) != 1 {
 		t.Errorf("%v are read, %v", s.Readable("messages.persisted"), err)
