@@ -32,7 +32,10 @@ func TestWayOfAMessage(t *testing.T) {
 	all := stacksOfSends(t)
 	store := between(t, all, "internal/api messageHandler.SendMessage", "store/embedded Store.Transact")
 	hub := between(t, all, "internal/api messageHandler.SendMessage", "delivery/sendqueue Queue.Push")
-	stream := between(t, all, "internal/api pump", "internal/codec Batch.AppendWire")
+	live := slices.DeleteFunc(slices.Clone(all), func(list []string) bool { // what catches up goes another way
+		return !slices.Contains(list, "internal/api sender.follow")
+	})
+	stream := between(t, live, "internal/api pump", "internal/codec Batch.AppendWire")
 	same := 0
 	for same < min(len(store), len(hub)) && store[same] == hub[same] {
 		same++
@@ -43,10 +46,10 @@ func TestWayOfAMessage(t *testing.T) {
 }
 
 // stacksOfSends are the stacks of what a server allocates while messages are sent, each from the outermost function
-// on. Many are sent at a time: a queue that grows shows where frames enter it.
+// on. Many are sent at a time, until a queue has grown: that shows where frames enter it.
 func stacksOfSends(t *testing.T) (all [][]string) {
 	dir := t.TempDir()
-	addr, _ := inProcess(t, nil, "--data-dir", dir)
+	addr, _ := inProcess(t, nil, "--listen", "127.0.0.1:0", "--data-dir", dir)
 	key := testkit.Value(auth.ReadKey(filepath.Join(dir, auth.KeyFile)))(t)
 	var users []*user
 	for _, name := range []string{"alice", "bob"} {
@@ -58,8 +61,7 @@ func stacksOfSends(t *testing.T) (all [][]string) {
 	chat := testkit.Value(alice.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{
 		Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: []string{"bob"}}))(t).GetChat().GetChat().GetChatId()
 	stream := testkit.Value(bob.delivery.Subscribe(t.Context(), &deliveryv1.SubscribeRequest{}))(t)
-	defer stream.Close()
-	for live := false; !live && stream.Receive(); { // what catches up goes another way
+	for live := false; !live && stream.Receive(); {
 		for _, f := range stream.Msg().GetFrames() {
 			live = live || f.GetHeartbeat() != nil
 		}
@@ -67,24 +69,41 @@ func stacksOfSends(t *testing.T) (all [][]string) {
 	rate := runtime.MemProfileRate
 	runtime.MemProfileRate = 1                       //nolint:reassign // each allocation is recorded, as its comment says
 	defer func() { runtime.MemProfileRate = rate }() //nolint:reassign // and no longer
-	const sends = 64
-	var wg sync.WaitGroup
-	for range sends {
-		wg.Go(func() {
-			_, err := alice.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: chat, Content: "hello"})
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	for got := 0; got < sends && stream.Receive(); {
-		for _, f := range stream.Msg().GetFrames() {
-			if f.GetMessage() != nil {
-				got++
-			}
+	var reading, sending sync.WaitGroup
+	reading.Go(func() {
+		for stream.Receive() { // until it is closed
+		}
+	})
+	const sends, rounds = 100, 20 // a user may have 128 requests under way in a chat
+	for range rounds {
+		for range sends {
+			sending.Go(func() {
+				_, err := alice.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: chat, Content: "hello"})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		sending.Wait()
+		if all = allocations(); haveBoth(all, "internal/api messageHandler.SendMessage", "delivery/sendqueue Queue.Push") &&
+			haveBoth(all, "internal/api sender.follow", "internal/codec Batch.AppendWire") {
+			break
 		}
 	}
-	wg.Wait()
+	_ = stream.Close()
+	reading.Wait()
+	return all
+}
+
+// haveBoth reports whether a stack has two functions.
+func haveBoth(all [][]string, one, other string) bool {
+	return slices.ContainsFunc(all, func(list []string) bool {
+		return slices.Contains(list, one) && slices.Contains(list, other)
+	})
+}
+
+// allocations are the stacks of what this process has allocated.
+func allocations() (all [][]string) {
 	runtime.GC() // a profile shows what was allocated before the last but one
 	runtime.GC()
 	n, _ := runtime.MemProfile(nil, true)

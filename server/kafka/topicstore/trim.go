@@ -16,6 +16,10 @@ import (
 // trimmed.
 const producersStay = 24 * time.Hour
 
+// removeTimeout bounds a removal from Kafka. Callers of Trim hold the topic's lock meanwhile, and give groups in order
+// of key nothing of the partition; a leader that hangs must not stop them.
+const removeTimeout = 5 * time.Second
+
 // Trim implements commitlog.Log. The new start is stored before anything is removed: see the
 // package. Messages that cannot be removed now are removed with a later trim.
 func (l *Log) Trim(ctx context.Context, p commitlog.Partition, before int64) (int64, error) {
@@ -75,6 +79,8 @@ func (l *Log) remove(ctx context.Context) {
 	if len(list) == 0 {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
 	res, err := l.admin.DeleteRecords(ctx, offsets)
 	l.mu.Lock()
 	defer l.mu.Unlock()

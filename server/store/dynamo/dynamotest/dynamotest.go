@@ -96,6 +96,12 @@ func (o own) Do(r *http.Request) (*http.Response, error) {
 	operation := Operation(r)
 	switch operation {
 	case "PutItem", "UpdateItem", "BatchWriteItem", "TransactWriteItems": // those that can leave a row
+	case "DeleteItem":
+		resp, err := o.next.Do(r)
+		if err != nil {
+			o.tables.abandon() // it may remove a row of the next test
+		}
+		return resp, err
 	default:
 		return o.next.Do(r)
 	}

@@ -340,9 +340,8 @@ func (j *Jobs) remove(
 	if limit <= start {
 		return limit, start, nil
 	}
-	if begin, err = j.engine.Log.Trim(ctx, p.Address, limit); err == nil {
-		p.Trimmed(begin)
-	}
+	begin, err = j.engine.Log.Trim(ctx, p.Address, limit)
+	p.Trimmed(begin) // also after an error: a log may have moved its start before it failed
 	return limit, begin, err
 }
 

@@ -296,8 +296,8 @@ func TestReadingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// parsed reports whether Protobuf's own runtime parses a payload, without unknown fields. It panics at an entry of a map
-// with a key and, behind it, another one of a wrong type; such a payload must not be read either.
+// parsed reports whether Protobuf's own runtime parses a payload, without unknown fields. The runtime panics at an
+// entry of a map with a key and, behind it, another one of a wrong type; such a payload must not be read either.
 func parsed(c *checker, payload []byte) (ok bool) {
 	m := dynamicpb.NewMessage(c.message)
 	defer func() {
