@@ -31,6 +31,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync/atomic"
+	"time"
 )
 
 // KeyFile is the name of the key's file in the data directory.
@@ -61,6 +62,30 @@ func LoadKey(dir string) (*Key, error) {
 		return nil, fmt.Errorf("create %s: %w", path, err)
 	}
 	return readKey(path)
+}
+
+// KeyPath is where a server has its key: the file that is set, or else KeyFile in its data directory.
+func KeyPath(set, dataDir string) string {
+	if set != "" {
+		return set
+	}
+	return filepath.Join(dataDir, KeyFile)
+}
+
+// IssueFrom returns a function that makes tokens for users with the key in a file, each valid for ttl. The file is read
+// when the first token is needed; explain words its error. One goroutine uses the function.
+func IssueFrom(path string, ttl time.Duration, explain func(error) error) func(user string) (string, error) {
+	var key *Key
+	return func(user string) (string, error) {
+		if key == nil {
+			k, err := ReadKey(path)
+			if err != nil {
+				return "", explain(err)
+			}
+			key = k
+		}
+		return key.Issue(user, time.Now(), ttl)
+	}
 }
 
 // ReadKey reads a file of keys that several processes share, PEM blocks with PKCS #8

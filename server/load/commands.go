@@ -85,27 +85,15 @@ func (p *program) measure(name string) *cobra.Command {
 	return c
 }
 
-// issuer makes tokens with the key of a server, which is read when the first one is needed.
-func issuer(s config.Settings) func(string) (string, error) {
-	path := s.KeyFile
-	if path == "" {
-		path = filepath.Join(s.DataDir, auth.KeyFile)
-	}
-	var key *auth.Key
-	return func(user string) (string, error) {
-		if key == nil {
-			var err error
-			key, err = auth.ReadKey(path)
-			switch {
-			case errors.Is(err, fs.ErrNotExist):
-				return "", fmt.Errorf("no key is in %s: --data-dir says where the server has its data, and --token-file goes without",
-					path)
-			case err != nil:
-				return "", err
-			}
+// issuer makes tokens with the key of a server.
+func issuer(s config.Settings) func(user string) (string, error) {
+	path := auth.KeyPath(s.KeyFile, s.DataDir)
+	return auth.IssueFrom(path, tokenTTL, func(err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("no key is in %s: --data-dir says where the server has its data, and --token-file goes without", path)
 		}
-		return key.Issue(user, time.Now(), tokenTTL)
-	}
+		return err
+	})
 }
 
 // embedded is the directory of a server that has its data on this machine.

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,35 +16,19 @@ import (
 	"github.com/parley-chat/parley/server/testkit"
 )
 
-var built struct {
-	once sync.Once
-	dir  string
-	path string
-	err  error
-}
-
-// binary returns the path of the server, which is built at most once.
-func binary(t *testing.T) string {
-	t.Helper()
-	racetest.SkipProgram(t)
-	built.once.Do(func() {
-		built.dir, built.err = os.MkdirTemp("", "parley-test-*") //nolint:usetesting // it outlives the test
-		if built.err == nil {
-			built.path, built.err = testkit.BuildServer(built.dir)
-		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
-	}
-	return built.path
-}
+var built = testkit.Program{Name: "server"}
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if built.dir != "" {
-		_ = os.RemoveAll(built.dir)
-	}
+	built.Remove()
 	os.Exit(code)
+}
+
+// binary returns the path of the server.
+func binary(t *testing.T) string {
+	t.Helper()
+	racetest.SkipProgram(t)
+	return built.Path(t)
 }
 
 // loadServer starts a server for load tests, and returns the flags by which they find it.

@@ -23,27 +23,13 @@ import (
 	"github.com/parley-chat/parley/server/testkit"
 )
 
-var built struct {
-	once sync.Once
-	dir  string // of what was built; empty: nothing was
-	path string
-	err  error
-}
+var built, builtWorkers = testkit.Program{Name: "server"}, testkit.Program{Name: "workers"}
 
-// binary returns the path of the server, which is built at most once.
+// binary returns the path of the server.
 func binary(t testing.TB) string {
 	t.Helper()
 	racetest.SkipProgram(t)
-	built.once.Do(func() {
-		built.dir, built.err = os.MkdirTemp("", "parley-test-*") //nolint:usetesting // it outlives the test
-		if built.err == nil {
-			built.path, built.err = testkit.BuildServer(built.dir)
-		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
-	}
-	return built.path
+	return built.Path(t)
 }
 
 // parallel is how many tests run at once that call t.Parallel. They mostly wait: for timers of the
@@ -75,9 +61,8 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	code := m.Run()
-	if built.dir != "" {
-		_ = os.RemoveAll(built.dir)
-	}
+	built.Remove()
+	builtWorkers.Remove()
 	os.Exit(code)
 }
 

@@ -113,24 +113,14 @@ func (p *commandLine) tokenCommand() *cobra.Command {
 			if err := auth.CheckUserID(users[0]); err != nil {
 				return cmdline.Usage(err)
 			}
-			return printToken(cfg, users[0], p.stdout)
+			token, err := cfg.issuer()(users[0])
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(p.stdout, token)
+			return err
 		},
 	}
-}
-
-// printToken needs the key's file only, so it works while a server runs. It makes no key:
-// that of an empty directory would be no server's.
-func printToken(cfg Config, user string, stdout io.Writer) error {
-	key, err := cfg.readKey()
-	if err != nil {
-		return cfg.explainNoKey(err)
-	}
-	token, err := key.Issue(user, time.Now(), tokenTTL)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(stdout, token)
-	return err
 }
 
 func (p *commandLine) kafkaCommand() *cobra.Command {

@@ -25,6 +25,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/topicstore/record"
 	"github.com/parley-chat/parley/server/kafka/topicstore/state"
@@ -161,26 +162,11 @@ func (in *installation) launch() {
 	}
 }
 
-var builtWorkers struct {
-	once sync.Once
-	err  error
-}
-
-// workersBinary builds the workers once.
+// workersBinary returns the path of the workers.
 func workersBinary(t testing.TB) string {
 	t.Helper()
-	binary(t) // which makes the directory
-	path := filepath.Join(built.dir, "workers")
-	builtWorkers.once.Do(func() {
-		out, err := exec.Command("go", "build", "-o", path, "github.com/parley-chat/parley/workers").CombinedOutput()
-		if builtWorkers.err = err; err != nil {
-			t.Log(string(out))
-		}
-	})
-	if builtWorkers.err != nil {
-		t.Fatal(builtWorkers.err)
-	}
-	return path
+	racetest.SkipProgram(t)
+	return builtWorkers.Path(t)
 }
 
 // writeKey makes a key that processes can share.

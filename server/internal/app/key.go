@@ -7,19 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/store"
 )
 
 // keyPath is where the key is that signs tokens, and from which other secrets are derived.
-func (c Config) keyPath() string {
-	if c.KeyFile != "" {
-		return c.KeyFile
-	}
-	return filepath.Join(c.DataDir, auth.KeyFile)
-}
+func (c Config) keyPath() string { return auth.KeyPath(c.KeyFile, c.DataDir) }
 
 // readKey reads the key of a server that has made it.
 func (c Config) readKey() (*auth.Key, error) { return auth.ReadKey(c.keyPath()) }
@@ -51,18 +45,10 @@ func otherKey(path string) string {
 		path)
 }
 
-// issuer makes tokens with the key of a server, which is read when the first one is needed.
-func (c Config) issuer() func(string) (string, error) {
-	var key *auth.Key
-	return func(user string) (string, error) {
-		if key == nil {
-			var err error
-			if key, err = c.readKey(); err != nil {
-				return "", c.explainNoKey(err)
-			}
-		}
-		return key.Issue(user, time.Now(), tokenTTL)
-	}
+// issuer makes tokens with the key of a server. It needs the key's file only, so it works while a server runs, and
+// makes no key: that of an empty directory would be no server's.
+func (c Config) issuer() func(user string) (string, error) {
+	return auth.IssueFrom(c.keyPath(), tokenTTL, c.explainNoKey)
 }
 
 // explainNoKey says what to do where there is no key to make a token with.

@@ -7,34 +7,32 @@ import (
 
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
+
+	"github.com/parley-chat/parley/server/internal/webpage"
 )
 
 // render makes a page around its content, with a query in the field of the search.
 func (s *site) render(p *page, query string, content g.Node) ([]byte, error) {
 	var b bytes.Buffer
-	err := h.Doctype(h.HTML(h.Lang("en"),
-		h.Head(h.Meta(h.Charset("utf-8")), h.Meta(h.Name("viewport"), h.Content("width=device-width, initial-scale=1")),
-			h.TitleEl(g.Text(p.title+" · Parley")), h.StyleEl(g.Raw(style))), // our own file
-		h.Body(
-			h.A(h.Class("skip"), h.Href("#content"), g.Text("To the text")),
-			h.Header(
-				h.A(h.Class("name"), h.Href("/docs"), g.Text("Parley")),
-				h.A(h.Href("/"), g.Text("Chat")),
-				h.Form(h.Role("search"), h.Action("/docs/search"), h.Method("get"),
-					h.Label(h.For("q"), g.Text("Search")),
-					h.Input(h.ID("q"), h.Name("q"), h.Type("search"), h.MaxLength(fmt.Sprint(maxQuery)), h.Value(query)),
-					h.Button(g.Text("Search"))),
-			),
-			h.Div(h.Class("columns"),
-				h.Nav(h.Class("documents"), h.Aria("label", "Documents"), g.Map(s.nav, func(part group) g.Node {
-					return g.Group{h.P(g.Text(part.Name)), h.Ul(g.Map(part.Pages, func(one *page) g.Node {
-						return h.Li(h.A(h.Href(one.url), g.If(one.url == p.url, h.Aria("current", "page")), g.Text(one.title)))
-					}))}
-				})),
-				h.Main(h.ID("content"), h.H1(g.Text(cmp.Or(p.heading, p.title))), content),
-			),
+	err := webpage.Document(p.title+" · Parley", style,
+		h.A(h.Class("skip"), h.Href("#content"), g.Text("To the text")),
+		h.Header(
+			h.A(h.Class("name"), h.Href("/docs"), g.Text("Parley")),
+			h.A(h.Href("/"), g.Text("Chat")),
+			h.Form(h.Role("search"), h.Action("/docs/search"), h.Method("get"),
+				h.Label(h.For("q"), g.Text("Search")),
+				h.Input(h.ID("q"), h.Name("q"), h.Type("search"), h.MaxLength(fmt.Sprint(maxQuery)), h.Value(query)),
+				h.Button(g.Text("Search"))),
 		),
-	)).Render(&b)
+		h.Div(h.Class("columns"),
+			h.Nav(h.Class("documents"), h.Aria("label", "Documents"), g.Map(s.nav, func(part group) g.Node {
+				return g.Group{h.P(g.Text(part.Name)), h.Ul(g.Map(part.Pages, func(one *page) g.Node {
+					return h.Li(h.A(h.Href(one.url), g.If(one.url == p.url, h.Aria("current", "page")), g.Text(one.title)))
+				}))}
+			})),
+			h.Main(h.ID("content"), h.H1(g.Text(cmp.Or(p.heading, p.title))), content),
+		),
+	).Render(&b)
 	if err != nil {
 		return nil, fmt.Errorf("docsite: %s: %w", p.url, err)
 	}

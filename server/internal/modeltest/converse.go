@@ -81,9 +81,10 @@ func (c *conversation) say(
 	}
 }
 
-// give gives credits to a server that does not take what is acknowledged as such.
+// give gives credits to a server that does not take what is acknowledged as such; none for a stream in one direction,
+// which has no conversation.
 func (c *conversation) give(messages int64) {
-	if !c.renews {
+	if c != nil && !c.renews {
 		c.send(&topicv1.ConsumeBidiRequest{Body: &topicv1.ConsumeBidiRequest_Credits{
 			Credits: &topicv1.Credits{Messages: messages, Bytes: messages << 10}}}, nil)
 	}
@@ -131,21 +132,9 @@ func (m *member) converse() {
 		defer close(c.ended)
 		m.hear(s, batches)
 	}()
-	for m.stop.Err() == nil {
-		select {
-		case list := <-batches:
-			m.handle(s, list)
-			c.give(int64(len(list)))
-			continue
-		case <-time.After(lease): // messages that were taken back before they were sent have cost credits, too
-			c.give(1)
-			continue
-		case <-m.stop.Done():
-		case <-c.ended:
-			return
-		}
+	if m.handleAll(s, batches, c.ended) {
+		m.leave(s, cancel)
 	}
-	m.leave(s, cancel)
 }
 
 // leave ends a session that has a stream in both directions: by a call, or by saying nothing more, after which the

@@ -155,11 +155,7 @@ func (w *World) readLetters(ctx context.Context, t *topicState) {
 		req.Session = res.GetSession()
 		for _, d := range res.GetDeliveries() {
 			for i, m := range d.GetMessages() {
-				at := d.GetBase() + int64(i)
-				if d.GetOffsets() != nil {
-					at = d.GetBase() + int64(d.GetOffsets()[i])
-				}
-				w.letters = append(w.letters, &letter{topic: t, place: place{d.GetPartition(), at},
+				w.letters = append(w.letters, &letter{topic: t, place: placeIn(d, i),
 					group: m.GetHeaders()["parley-group"], of: m.GetHeaders()["parley-message-id"], message: m})
 			}
 		}

@@ -176,19 +176,28 @@ func (m *member) stream() {
 		defer close(ended)
 		m.read(s, stream, batches)
 	}()
+	if m.handleAll(s, batches, ended) {
+		m.detach(s)
+		cancel()
+		<-ended
+	}
+}
+
+// handleAll handles the messages of a stream until the member is to stop. It returns false if the stream ended before.
+func (m *member) handleAll(s *session, batches <-chan []*delivery, ended <-chan struct{}) bool {
 	for m.stop.Err() == nil {
 		select {
 		case list := <-batches:
 			m.handle(s, list)
-			continue
+			s.talk.give(int64(len(list)))
+		case <-time.After(lease): // messages that were taken back before they were sent have cost credits, too
+			s.talk.give(1)
 		case <-m.stop.Done():
 		case <-ended:
-			return
+			return false
 		}
 	}
-	m.detach(s)
-	cancel()
-	<-ended
+	return true
 }
 
 // read reads a stream to its end.
@@ -209,6 +218,14 @@ func (m *member) read(
 	if err := stream.Err(); err != nil && m.stop.Err() == nil {
 		m.fails("Consume", err)
 	}
+}
+
+// placeIn is where message i of a delivery stands.
+func placeIn(d *topicv1.Delivery, i int) place {
+	if d.GetOffsets() != nil {
+		i = int(d.GetOffsets()[i])
+	}
+	return place{d.GetPartition(), d.GetBase() + int64(i)}
 }
 
 // seen records that a session is there.
@@ -245,10 +262,7 @@ func (m *member) receive(s *session, from stamp, limit int, deliveries []*topicv
 	for _, d := range deliveries {
 		before := int64(-1)
 		for i, message := range d.GetMessages() {
-			at := place{d.GetPartition(), d.GetBase() + int64(i)}
-			if d.GetOffsets() != nil {
-				at.position = d.GetBase() + int64(d.GetOffsets()[i])
-			}
+			at := placeIn(d, i)
 			got := &delivery{session: s, from: from, at: now, place: at, message: message, attempt: 1}
 			if d.GetAttempts() != nil {
 				got.attempt = int(d.GetAttempts()[i])

@@ -9,6 +9,9 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"net/http"
+
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
 )
 
 // Bare is the Content-Security-Policy of what is no page.
@@ -25,6 +28,14 @@ func policy(style, forms string) string {
 	sum := sha256.Sum256([]byte(style))
 	return "default-src 'none'; base-uri 'none'; form-action " + forms +
 		"; frame-ancestors 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+// Document is a page with a title, its one style sheet, which stands in it as it is, and the content of its body.
+func Document(title, style string, body ...g.Node) g.Node {
+	return h.Doctype(h.HTML(h.Lang("en"),
+		h.Head(h.Meta(h.Charset("utf-8")), h.Meta(h.Name("viewport"), h.Content("width=device-width, initial-scale=1")),
+			h.TitleEl(g.Text(title)), h.StyleEl(g.Raw(style))),
+		h.Body(body...)))
 }
 
 // Static serves what never changes while the process runs: kind is its Content-Type. Browsers

@@ -56,10 +56,8 @@ func (s Server) Page(local string) http.Handler {
 // page is the page of a server that is reached at an address.
 func (s Server) page(base string) ([]byte, error) {
 	var b bytes.Buffer
-	err := h.Doctype(h.HTML(h.Lang("en"),
-		h.Head(h.Meta(h.Charset("utf-8")), h.Meta(h.Name("viewport"), h.Content("width=device-width, initial-scale=1")),
-			h.TitleEl(g.Text("Parley")), h.StyleEl(g.Raw(pageStyle))), // our own file
-		h.Body(h.Main(
+	err := webpage.Document("Parley", pageStyle,
+		h.Main(
 			h.H1(g.Text("Parley")),
 			h.P(g.Text("A chat server. It speaks Connect, gRPC, gRPC-Web and REST at this one address.")),
 			h.Dl(
@@ -75,8 +73,7 @@ func (s Server) page(base string) ([]byte, error) {
 			h.P(g.Text("Bob opens his stream, in a terminal of its own:")), h.Pre(g.Text(streamLines(base))),
 			h.P(g.Text("Alice makes a group and says hello:")), h.Pre(g.Text(sendLines(base))),
 			h.P(g.Text("Bob reads it:")), h.Pre(g.Text(readLines(base))),
-		)),
-	)).Render(&b)
+		)).Render(&b)
 	return b.Bytes(), err
 }
 
