@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/backend/clock"
-	"github.com/parley-chat/parley/server/certificate"
-	"github.com/parley-chat/parley/server/config"
+	"github.com/parley-chat/parley/server/infra/certificate"
+	"github.com/parley-chat/parley/server/infra/config"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/search"

@@ -7,7 +7,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 )
 
 const (

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 // How often the log is trimmed: regularly, and while it has no room for some records or the

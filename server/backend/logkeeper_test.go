@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // tested is a log whose trims leave what the test says.

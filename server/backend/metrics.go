@@ -1,8 +1,8 @@
 package backend
 
 import (
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/store/dynamo"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 // Measure connects what the backends count to metrics; each has its own beside those that

@@ -10,8 +10,8 @@ import (
 
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/backup"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/move"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // What a move cannot do it refuses, in one line, and changes nothing.

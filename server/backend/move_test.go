@@ -18,10 +18,10 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/commitlog/record"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/move"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/topic/topictest"
 )
 

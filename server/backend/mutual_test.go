@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/backend"
-	settings "github.com/parley-chat/parley/server/config"
-	"github.com/parley-chat/parley/server/testkit"
+	settings "github.com/parley-chat/parley/server/infra/config"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // mutual is the configuration of a process whose certificate is its own authority.

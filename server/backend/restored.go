@@ -8,11 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Restored is an installation whose tables were restored and of which no process runs yet.

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // restorable is tables on DynamoDB Local, and a Redis.

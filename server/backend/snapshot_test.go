@@ -10,7 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/chat"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // A snapshot is of one moment, however long it takes: each event is in the log or in the outbox, and what the

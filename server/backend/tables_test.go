@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/parley-chat/parley/server/backend"
-	settings "github.com/parley-chat/parley/server/config"
+	settings "github.com/parley-chat/parley/server/infra/config"
 	"github.com/parley-chat/parley/server/kafka"
 	registryapi "github.com/parley-chat/parley/server/registry/api"
 	"github.com/parley-chat/parley/server/store/dynamo/tables"

@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/parley-chat/parley/server/certificate"
+	"github.com/parley-chat/parley/server/infra/certificate"
 )
 
 // maxCertificates bounds a file of certificates, in bytes.

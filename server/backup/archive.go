@@ -12,7 +12,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/parley-chat/parley/server/durable"
+	"github.com/parley-chat/parley/server/infra/durable"
 )
 
 // writeArchive writes a backup as one file: a tar of the files, the list last, compressed.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/backup"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // put writes files below a directory.

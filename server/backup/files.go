@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/parley-chat/parley/server/durable"
+	"github.com/parley-chat/parley/server/infra/durable"
 )
 
 // Progress reports how many of all bytes are done. It may be nil. It is not called twice at a time.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/backup/bucket"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // folder has the objects of a pool in a directory. Calls can be made to fail.

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/parley-chat/parley/server/backup"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/faultydisk"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // A backup that was made, and one that was restored, outlive a power loss, also in directories

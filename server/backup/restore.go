@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/parley-chat/parley/server/backup/bucket"
-	"github.com/parley-chat/parley/server/durable"
+	"github.com/parley-chat/parley/server/infra/durable"
 )
 
 // Find resolves what a person names as a backup: an archive, a backup, or a directory of

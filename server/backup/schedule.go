@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/backup/bucket"
-	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 )
 
 // lookEvery is how often a Schedule looks whether a backup is due.

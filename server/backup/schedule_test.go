@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/backup"
-	"github.com/parley-chat/parley/server/telemetry"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/telemetry"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // scheduled is a data directory with a schedule of an hour that keeps three.

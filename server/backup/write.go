@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/parley-chat/parley/server/backup/bucket"
-	"github.com/parley-chat/parley/server/durable"
+	"github.com/parley-chat/parley/server/infra/durable"
 )
 
 // nameLayout is the name of a backup: its moment, so that names are in the order of time.

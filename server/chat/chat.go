@@ -39,9 +39,9 @@ import (
 	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // The requests of callers and their results.

@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 func benchService(b *testing.B, users []string, change ...func(*chat.Config)) *chat.Service {

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/check"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // BenchmarkCheck tells how many messages a second are checked: of 200 bytes, in 64 chats.

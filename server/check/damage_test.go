@@ -7,10 +7,10 @@ import (
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/check"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 type damage struct {

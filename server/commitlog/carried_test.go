@@ -8,10 +8,10 @@ import (
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/commitlog/commitlogtest"
 	"github.com/parley-chat/parley/server/commitlog/producers"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // A log that comes from an engine with positions that do not exist is read, trimmed and continued like any

@@ -5,10 +5,10 @@ import (
 	"testing"
 
 	"github.com/parley-chat/parley/server/commitlog/record"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // An inspection finds a batch that counts other bytes before it than there are: trims would go by

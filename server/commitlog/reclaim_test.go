@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/embedded/records"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // used returns the bytes of the files that have the records. The engine's own logs are beside them,

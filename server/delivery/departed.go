@@ -1,6 +1,6 @@
 package delivery
 
-import "github.com/parley-chat/parley/server/bounded"
+import "github.com/parley-chat/parley/server/infra/bounded"
 
 // maxRemembered bounds a departureSet; a dropped departure is sent again.
 const maxRemembered = 1000

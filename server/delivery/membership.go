@@ -3,7 +3,7 @@ package delivery
 import (
 	"context"
 
-	"github.com/parley-chat/parley/server/bounded"
+	"github.com/parley-chat/parley/server/infra/bounded"
 )
 
 // The hub learns of memberships from the changes themselves. Where one was missed, two

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 // workQueue orders work by time, then by the order in which it came. The zero value is

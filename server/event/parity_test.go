@@ -17,7 +17,7 @@ import (
 
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/event"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // Counts of partitions that are compared: of chats (K-042), and of topics, where it may be any.

@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/embedded/records"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // du is what a directory takes on the disk, in bytes.

@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/embedded/raw"
 	"github.com/parley-chat/parley/server/store/embedded/records"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // benchLog opens a log with one topic in a directory.

@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // lossRound has dead letters published and trimmed, without a reader, while the power fails, several

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // trimmed is a log whose clock and whose readers the test moves. Its cap is 1 MiB: dead letters have

@@ -9,9 +9,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // static is a static member of a group that polls until it is stopped.

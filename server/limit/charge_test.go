@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/limit"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // Of several costs all are charged or none, whichever refuses.

@@ -13,9 +13,9 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"go.uber.org/goleak"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/limit"
 	"github.com/parley-chat/parley/server/routing"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -16,8 +16,8 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	linkv1 "github.com/parley-chat/parley/gen/parley/link/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/routing"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // Nobody without the secret is listened to, whatever they send.

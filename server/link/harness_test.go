@@ -22,9 +22,9 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/routing/routingtest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // fakeHub records what it is notified of.

@@ -20,9 +20,9 @@ import (
 	linkv1 "github.com/parley-chat/parley/gen/parley/link/v1"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/routing/routingtest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // endless is a body of a size that nobody should read; it counts what was.

@@ -49,12 +49,12 @@ import (
 	"buf.build/go/protovalidate"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
-	"github.com/parley-chat/parley/server/bounded"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/delivery/linkseq"
+	"github.com/parley-chat/parley/server/infra/bounded"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/routing"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Purpose and size, in bytes, of the secret that processes derive from their shared key.

@@ -23,11 +23,11 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/routing/routingtest"
 	"github.com/parley-chat/parley/server/store"
 	storetable "github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func TestMain(m *testing.M) {

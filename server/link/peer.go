@@ -13,8 +13,8 @@ import (
 	"github.com/parley-chat/parley/gen/parley/link/v1/linkv1connect"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/delivery/linkseq"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/routing"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 const (

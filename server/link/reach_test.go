@@ -11,8 +11,8 @@ import (
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/routing"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // brief makes silence count early, so that a test sees what comes of it.

@@ -14,7 +14,7 @@ import (
 	linkv1 "github.com/parley-chat/parley/gen/parley/link/v1"
 	"github.com/parley-chat/parley/gen/parley/link/v1/linkv1connect"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 // owner returns the link to the server that a stream's id names.

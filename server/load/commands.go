@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/config"
+	"github.com/parley-chat/parley/server/infra/cmdline"
+	"github.com/parley-chat/parley/server/infra/config"
 	"github.com/parley-chat/parley/server/load/gates"
 	"github.com/parley-chat/parley/server/load/scenario"
 )

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/load/figure"
 	"github.com/parley-chat/parley/server/load/gates/rig"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 var built = testkit.Program{Name: "server"}

@@ -14,7 +14,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/parley-chat/parley/server/durable"
+	"github.com/parley-chat/parley/server/infra/durable"
 	"github.com/parley-chat/parley/server/store"
 )
 

@@ -17,9 +17,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/routing/routingtest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 // LeaseConfig configures a Lease. Zero durations take the defaults.

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/routing/routingtest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 type holder struct {

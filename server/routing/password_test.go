@@ -6,8 +6,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/routing"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // A password that is replaced while a process runs is used from the next connection on.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/parley-chat/parley/server/bounded"
+	"github.com/parley-chat/parley/server/infra/bounded"
 )
 
 // Recipients returns the members of a chat, from a cache in the process, the shared

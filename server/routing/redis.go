@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 
-	"github.com/parley-chat/parley/server/bounded"
+	"github.com/parley-chat/parley/server/infra/bounded"
 )
 
 // Settings of the client. A slower lookup is useless: by then the durable path has

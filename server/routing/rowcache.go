@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/parley-chat/parley/server/bounded"
+	"github.com/parley-chat/parley/server/infra/bounded"
 )
 
 // Users are in buckets, each with a token that changes whenever a row of its users is

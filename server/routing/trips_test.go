@@ -10,8 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/routing"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // trips counts what is sent to Redis and waited for: a command, or a pipeline as a whole.

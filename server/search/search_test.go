@@ -16,10 +16,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	searchv1 "github.com/parley-chat/parley/gen/parley/search/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/search"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 var rewrite = flag.Bool("rewrite-envelopes", false, "write the golden files")

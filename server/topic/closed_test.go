@@ -14,11 +14,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // A topic that nobody uses is closed, and nothing of it is in memory. Who uses it again finds

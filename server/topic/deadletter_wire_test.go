@@ -11,7 +11,7 @@ import (
 	linkv1 "github.com/parley-chat/parley/gen/parley/link/v1"
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/commitlog"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/topic/internal/operations"
 )
 

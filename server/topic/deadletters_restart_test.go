@@ -9,8 +9,8 @@ import (
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // noCursorReads fails the reads of cursors while it is on.

@@ -13,11 +13,11 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/topic/internal/push"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 const (

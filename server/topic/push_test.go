@@ -22,8 +22,8 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/egress"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/egress"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/topic/internal/push"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Run does what is due until the context ends: it stores positions, detects dead groups,

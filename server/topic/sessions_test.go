@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // A session that begins while the service stops ends like those before it: its member must

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parley-chat/parley/server/lease"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/lease"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 )

@@ -9,8 +9,8 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func describe(changes []*messagev1.Change) []string {

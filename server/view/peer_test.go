@@ -6,8 +6,8 @@ import (
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 )
 

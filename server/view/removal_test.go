@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // A user is removed between two reads of an answer, before each of them in turn,

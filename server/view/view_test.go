@@ -17,10 +17,10 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/chat/timestamp"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 )
 

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	storefaults "github.com/parley-chat/parley/server/store/faulty"
 	"github.com/parley-chat/parley/server/store/storetest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // The one table of errors and classes: what passes is retried, what never passes becomes a dead

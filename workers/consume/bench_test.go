@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func cpu(b *testing.B) time.Duration {

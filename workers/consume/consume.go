@@ -51,10 +51,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/wait"
 	"github.com/parley-chat/parley/workers/consume/parked"
 )
 

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func TestOutcomes(t *testing.T) {

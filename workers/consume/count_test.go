@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store/storetest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // newIdle makes an engine that is not run, with the test's clock.

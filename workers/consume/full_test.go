@@ -3,8 +3,8 @@ package consume
 import (
 	"testing"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	faults "github.com/parley-chat/parley/server/store/faulty"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // While the storage is full a group still takes partitions over and reads them, a record that

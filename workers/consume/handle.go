@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Handler works on a record.

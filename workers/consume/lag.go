@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // The lag of a consumer has two parts: what it has fetched and not finished, which it knows to

@@ -8,9 +8,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // ledger is a projection that notices what is lost, repeated or out of order: a row of each

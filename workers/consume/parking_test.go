@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/consume/parked"
 )
 

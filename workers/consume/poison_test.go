@@ -17,10 +17,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/registry"
-	"github.com/parley-chat/parley/server/testkit"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 )

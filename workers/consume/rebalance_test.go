@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store/storetest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // blocked makes a handler that blocks on records whose value contains a word.

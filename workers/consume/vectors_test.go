@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/event/eventtest"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // K-043, K-147: a dead letter is in the partition that the contract gives its record's key.

@@ -23,7 +23,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/parley-chat/parley/server/bounded"
+	"github.com/parley-chat/parley/server/infra/bounded"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"

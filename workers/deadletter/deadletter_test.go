@@ -15,11 +15,11 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/deadletter/letter"
 

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // unsure is a store of whose plans the next ones are done or not, and end with an unknown outcome.

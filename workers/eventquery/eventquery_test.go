@@ -13,11 +13,11 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/outbox"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/eventquery"
 )
 

@@ -34,9 +34,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Config sets a Monitor up. Zero durations take the defaults.

@@ -8,12 +8,12 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/wait"
 	"github.com/parley-chat/parley/workers/relay/slot"
 )
 

@@ -37,11 +37,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Cluster is what a migration needs of the brokers, the relays and the groups.

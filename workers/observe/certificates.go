@@ -1,8 +1,8 @@
 package observe
 
 import (
-	"github.com/parley-chat/parley/server/certificate"
-	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/infra/certificate"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 )
 
 // Certificates registers for how long the certificates of a process are valid: those that it shows to clients, to

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parley-chat/parley/server/certificate"
-	"github.com/parley-chat/parley/server/telemetry"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/certificate"
+	"github.com/parley-chat/parley/server/infra/telemetry"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // issue puts a certificate that is valid for some days, and its key, into files.

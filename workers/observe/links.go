@@ -3,9 +3,9 @@ package observe
 import (
 	"fmt"
 
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/routing"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 // Links registers the counters of links between processes, and the sources of the member

@@ -1,7 +1,7 @@
 package observe
 
 import (
-	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/workers/liveness"
 )
 

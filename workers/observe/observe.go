@@ -10,10 +10,10 @@ import (
 	"time"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
-	"github.com/parley-chat/parley/server/lease"
-	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/store/lease"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/reconcile"
 	"github.com/parley-chat/parley/workers/relay"

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
-	"github.com/parley-chat/parley/workers/audit"
+	"github.com/parley-chat/parley/server/audit"
 	"github.com/parley-chat/parley/workers/ops/redact"
 	"github.com/parley-chat/parley/workers/ops/roles"
 )

@@ -14,8 +14,8 @@ import (
 
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
 	"github.com/parley-chat/parley/gen/parley/ops/v1/opsv1connect"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/ops/opstest"
 )
 

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
+	"github.com/parley-chat/parley/server/audit"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/identity/admin"
@@ -18,7 +19,6 @@ import (
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/topic"
-	"github.com/parley-chat/parley/workers/audit"
 	"github.com/parley-chat/parley/workers/deadletter"
 	"github.com/parley-chat/parley/workers/eventquery"
 	"github.com/parley-chat/parley/workers/failedrows"

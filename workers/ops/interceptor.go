@@ -11,7 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/parley-chat/parley/server/rpc"
+	"github.com/parley-chat/parley/server/infra/rpc"
 )
 
 // chain surrounds every call: it bounds their number, validates requests, and records calls

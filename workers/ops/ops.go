@@ -37,13 +37,12 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/parley-chat/parley/gen/parley/ops/v1/opsv1connect"
+	"github.com/parley-chat/parley/server/audit"
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/event"
-	"github.com/parley-chat/parley/server/identity/trail"
+	"github.com/parley-chat/parley/server/infra/edge"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/workers/audit"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/deadletter"
 	"github.com/parley-chat/parley/workers/migrate"
@@ -92,7 +91,7 @@ type Service struct {
 	cfg      Config
 	letters  *deadletter.Manager
 	audit    *audit.Log
-	security *trail.Recorder
+	security *audit.Recorder
 	handler  http.Handler
 	calls    chan struct{}
 }
@@ -110,7 +109,7 @@ func New(cfg Config) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{cfg: cfg, letters: manager, audit: audit.New(cfg.Store, cfg.Clock), calls: make(chan struct{}, maxCalls)}
-	s.security = trail.New(trail.Config{Log: s.audit, Clock: cfg.Clock, Logger: cfg.Logger})
+	s.security = audit.NewRecorder(s.audit, cfg.Logger)
 	chain, err := s.chain()
 	if err != nil {
 		return nil, err
@@ -135,7 +134,7 @@ func New(cfg Config) (*Service, error) {
 func (s *Service) Handler() http.Handler { return s.handler }
 
 // Security records refused callers; it runs as long as the service.
-func (s *Service) Security() *trail.Recorder { return s.security }
+func (s *Service) Security() *audit.Recorder { return s.security }
 
 // DeadLetters is what handles the dead letters, for metrics.
 func (s *Service) DeadLetters() *deadletter.Manager { return s.letters }
@@ -177,7 +176,7 @@ func (s *Service) refuseRole(ctx context.Context, path string, least auth.Role) 
 		what = "procedure/unknown"
 	}
 	s.cfg.Logger.WarnContext(ctx, "ops: refused a role", "by", op.Name, "role", op.Role, "procedure", what)
-	err := s.security.Record(ctx, trail.Event{Action: trail.RoleRequired, Actor: op.Name, Target: what,
+	err := s.security.Record(ctx, audit.Event{Action: audit.RoleRequired, Actor: op.Name, Target: what,
 		Outcome: "role_required", Detail: fmt.Sprintf("needs the role %s, has %s", least, op.Role)})
 	if err != nil {
 		s.cfg.Logger.WarnContext(ctx, "ops: a refusal is missing in the audit", "by", op.Name, "error", err)

@@ -9,10 +9,10 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/parley-chat/parley/server/config"
-	"github.com/parley-chat/parley/server/edge"
-	"github.com/parley-chat/parley/server/lifecycle"
-	"github.com/parley-chat/parley/server/loopback"
+	"github.com/parley-chat/parley/server/infra/config"
+	"github.com/parley-chat/parley/server/infra/edge"
+	"github.com/parley-chat/parley/server/infra/lifecycle"
+	"github.com/parley-chat/parley/server/infra/loopback"
 )
 
 // DefaultListen is the address at which the commands of operators expect the service.

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/infra/lifecycle"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/fanout"
 	"github.com/parley-chat/parley/workers/observe"

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/identity/admin"
-	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/server/infra/lifecycle"
 	"github.com/parley-chat/parley/server/registry"
 	registryapi "github.com/parley-chat/parley/server/registry/api"
 	"github.com/parley-chat/parley/workers/consume"

@@ -18,10 +18,10 @@ import (
 
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/infra/lifecycle"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/lease"
-	"github.com/parley-chat/parley/server/lifecycle"
-	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/store/lease"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/liveness"
 	"github.com/parley-chat/parley/workers/relay"

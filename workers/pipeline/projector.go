@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/lifecycle"
+	"github.com/parley-chat/parley/server/infra/pace"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/lifecycle"
-	"github.com/parley-chat/parley/server/pace"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/observe"
 	"github.com/parley-chat/parley/workers/projection"

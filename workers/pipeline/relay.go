@@ -7,9 +7,9 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/eventlog"
+	"github.com/parley-chat/parley/server/infra/lifecycle"
 	"github.com/parley-chat/parley/server/kafka/versions"
-	"github.com/parley-chat/parley/server/lease"
-	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/server/store/lease"
 	"github.com/parley-chat/parley/workers/observe"
 	"github.com/parley-chat/parley/workers/relay"
 	"github.com/parley-chat/parley/workers/relay/partitioncount"

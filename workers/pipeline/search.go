@@ -11,8 +11,8 @@ import (
 
 	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/kafka/lag"
-	"github.com/parley-chat/parley/server/lease"
 	"github.com/parley-chat/parley/server/search"
+	"github.com/parley-chat/parley/server/store/lease"
 	"github.com/parley-chat/parley/workers/observe"
 	"github.com/parley-chat/parley/workers/relay"
 	"github.com/parley-chat/parley/workers/relay/slot"

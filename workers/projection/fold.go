@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // errStuck says that an event of the store cannot be read. Its chat is folded up to it.

@@ -10,9 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/parley-chat/parley/server/pace"
+	"github.com/parley-chat/parley/server/infra/pace"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/projection"
 	"github.com/parley-chat/parley/workers/projection/chatactivity"
 )

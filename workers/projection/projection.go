@@ -54,8 +54,8 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/pace"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/pace"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )

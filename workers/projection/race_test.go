@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/faulty"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/projection"
 )
 

@@ -7,9 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/faulty"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/projection"
 )
 

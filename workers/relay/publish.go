@@ -9,9 +9,9 @@ import (
 	"time"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
-	"github.com/parley-chat/parley/server/bounded"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/eventlog"
+	"github.com/parley-chat/parley/server/infra/bounded"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"

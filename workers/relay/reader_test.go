@@ -12,10 +12,10 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // The documented reader: server/docs/schemas.md shows the lines between the two marks, and

@@ -14,9 +14,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	searchv1 "github.com/parley-chat/parley/gen/parley/search/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/search"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // refuse makes partitions refuse their records, as brokers do: the whole transaction is aborted.

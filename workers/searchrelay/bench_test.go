@@ -9,12 +9,12 @@ import (
 	"time"
 
 	searchv1 "github.com/parley-chat/parley/gen/parley/search/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/search"
 	"github.com/parley-chat/parley/server/search/record"
 	"github.com/parley-chat/parley/server/store/storetest"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/relay"
 	"github.com/parley-chat/parley/workers/searchrelay"
 )

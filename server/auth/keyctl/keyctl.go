@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/cmdline"
+	"github.com/parley-chat/parley/server/infra/cmdline"
 )
 
 // Config says where the file is.

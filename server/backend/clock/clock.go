@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 // Limits of a jump.

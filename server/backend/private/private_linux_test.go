@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 func mode(t *testing.T, path string) os.FileMode {

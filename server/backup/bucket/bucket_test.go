@@ -19,7 +19,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/parley-chat/parley/server/backup/bucket"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // environment has the SDK find a server of S3: the address, and the credentials in it.

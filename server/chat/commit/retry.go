@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Waits between attempts, with full jitter.

@@ -8,7 +8,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 // Deadline returns the time at which Take may have something new without any

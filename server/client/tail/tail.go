@@ -32,7 +32,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
 	"github.com/parley-chat/parley/server/client/bearer"
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 const (

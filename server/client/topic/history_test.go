@@ -13,7 +13,7 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/client/topic"
 	"github.com/parley-chat/parley/server/history"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // compare refuses a caller who was shown what is not in the history. The lock is held.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 var start = time.Unix(1_900_000_000, 0)

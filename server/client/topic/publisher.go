@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 // ErrClosed is the error of a publisher that was closed.

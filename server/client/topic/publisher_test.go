@@ -15,7 +15,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/parley-chat/parley/server/client/topic"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 func newPublisher(t *testing.T, f *fake, cfg topic.PublisherConfig) *topic.Publisher {

@@ -3,7 +3,7 @@ package topic
 import (
 	"time"
 
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 // Heartbeats of a consumer. As long as something comes from the server, no call is needed.

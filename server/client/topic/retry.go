@@ -6,7 +6,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 // Pauses between tries: half of it is random, so that clients that fail together do not

@@ -13,7 +13,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/client/topic"
 	"github.com/parley-chat/parley/server/commitlog"
-	"github.com/parley-chat/parley/server/edge"
+	"github.com/parley-chat/parley/server/infra/edge"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/store/embedded"

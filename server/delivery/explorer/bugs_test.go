@@ -16,9 +16,9 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/delivery/linkseq"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 )
 

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // How long schedules are.

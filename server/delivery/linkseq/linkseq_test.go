@@ -9,7 +9,7 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 var start = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)

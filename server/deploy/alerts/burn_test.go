@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 )
 
 // extremes are the drills of a rule about the greatest or least value of each process.

@@ -12,14 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 )
 
 // metrics returns the names that package telemetry declares.
 func metrics(t *testing.T) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}
-	files, err := filepath.Glob("../../telemetry/*.go")
+	files, err := filepath.Glob("../../infra/telemetry/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func check(t *testing.T, file string, panels int) {
 		t.Fatal(len(d.Panels), err)
 	}
 	var names strings.Builder
-	files, err := filepath.Glob("../../telemetry/*.go")
+	files, err := filepath.Glob("../../infra/telemetry/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,8 +30,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Log is what a session needs of the event log. The methods may be called from any goroutine.

@@ -16,9 +16,9 @@ import (
 
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/eventlog/upgrade"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka/group"
 	"github.com/parley-chat/parley/server/store/embedded/records"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // released is what the broker of the last release showed of the directory in testdata, by Kafka's

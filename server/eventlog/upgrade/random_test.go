@@ -14,6 +14,7 @@ import (
 
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/eventlog/upgrade"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/group"
 	"github.com/parley-chat/parley/server/kafka/logdir"
@@ -21,7 +22,6 @@ import (
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func TestMain(m *testing.M) {

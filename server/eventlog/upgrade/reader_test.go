@@ -15,13 +15,13 @@ import (
 	"github.com/parley-chat/parley/server/commitlog/record"
 	"github.com/parley-chat/parley/server/eventlog"
 	"github.com/parley-chat/parley/server/eventlog/upgrade"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka/group"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/search"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/embedded/records"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // seen is a record as a reader sees it. Long values are known by their checksums.

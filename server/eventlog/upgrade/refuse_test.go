@@ -16,10 +16,10 @@ import (
 	"testing"
 
 	"github.com/parley-chat/parley/server/eventlog/upgrade"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // lastRelease opens the directory of the last release; said is what the upgrade logs.

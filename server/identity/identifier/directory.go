@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/chat/commit"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table/people"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // MaxPerUser is the number of identifiers that a user can have.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/identity/identifier"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store/storetest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func parse(t testing.TB, text string) identifier.Identifier {

@@ -11,9 +11,9 @@ import (
 	"github.com/parley-chat/parley/server/identity/identifier"
 	"github.com/parley-chat/parley/server/identity/otp"
 	"github.com/parley-chat/parley/server/identity/securitylog"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // fixture is a service over a store in memory, with a clock that is set and the codes that

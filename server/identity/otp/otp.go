@@ -42,9 +42,9 @@ import (
 	"github.com/parley-chat/parley/server/chat/commit"
 	"github.com/parley-chat/parley/server/identity/identifier"
 	"github.com/parley-chat/parley/server/identity/securitylog"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table/people"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // The rules of codes.

@@ -18,9 +18,9 @@ import (
 	"github.com/parley-chat/parley/server/identity/identifier"
 	"github.com/parley-chat/parley/server/identity/otp"
 	"github.com/parley-chat/parley/server/identity/securitylog"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/faulty"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // S-09: a code has six digits and is good once.

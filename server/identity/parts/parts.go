@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/parley-chat/parley/server/audit"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/identity/admin"
 	"github.com/parley-chat/parley/server/identity/people"
@@ -20,7 +21,6 @@ import (
 	"github.com/parley-chat/parley/server/identity/securitylog"
 	"github.com/parley-chat/parley/server/identity/service"
 	"github.com/parley-chat/parley/server/identity/session"
-	"github.com/parley-chat/parley/server/identity/trail"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -175,10 +175,10 @@ func (s accountsOf) RevokeKey(ctx context.Context, id, key string) error {
 	return accountError(s.Service.RevokeKey(ctx, id, key), admin.ErrNoKey)
 }
 
-// Recorded passes events of accounts on to the trail: securitylog.New(log, parts.Recorded(r)).
-func Recorded(r *trail.Recorder) func(context.Context, securitylog.Event) {
+// Recorded passes events of accounts on to the audit: securitylog.New(log, parts.Recorded(r)).
+func Recorded(r *audit.Recorder) func(context.Context, securitylog.Event) {
 	outcomes := map[securitylog.Kind]string{
-		securitylog.CodeRequested: trail.OK, securitylog.SignedIn: trail.OK, securitylog.SessionEnded: trail.OK,
+		securitylog.CodeRequested: audit.OK, securitylog.SignedIn: audit.OK, securitylog.SessionEnded: audit.OK,
 		securitylog.CodeRefused: "limited", securitylog.CodeWrong: "code_wrong", securitylog.CodeUnsent: "not_sent",
 		securitylog.SignInRefused: "account_refused", securitylog.RefreshRefused: "token_invalid",
 		securitylog.RefreshReused: "token_reused",
@@ -190,13 +190,13 @@ func Recorded(r *trail.Recorder) func(context.Context, securitylog.Event) {
 		}
 		actor, target := "address/"+e.Client, ""
 		if e.User != "" {
-			target = trail.User(e.User)
+			target = audit.User(e.User)
 		}
-		if outcome == trail.OK && target != "" {
+		if outcome == audit.OK && target != "" {
 			actor = target
 		}
 		// The log has the line; a store that is away must not keep people out.
-		_ = r.Record(ctx, trail.Event{Action: trail.Action(strings.ReplaceAll(e.Kind.String(), " ", "_")), Actor: actor,
+		_ = r.Record(ctx, audit.Event{Action: audit.Action(strings.ReplaceAll(e.Kind.String(), " ", "_")), Actor: actor,
 			Target: target, Outcome: outcome, Detail: e.Reason})
 	}
 }

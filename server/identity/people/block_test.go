@@ -9,9 +9,9 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/identity/people"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store/storetest"
 	rows "github.com/parley-chat/parley/server/store/table/people"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func memory(t *testing.T) *world {

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/identity/people"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	rows "github.com/parley-chat/parley/server/store/table/people"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // departures stand before the chats of a world.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/parley-chat/parley/server/bounded"
+	"github.com/parley-chat/parley/server/infra/bounded"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	rows "github.com/parley-chat/parley/server/store/table/people"

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/identity/people"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // Whoever changes a profile again and again causes one notification of streams every five seconds

@@ -34,10 +34,10 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/chat/commit"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	rows "github.com/parley-chat/parley/server/store/table/people"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Limits.

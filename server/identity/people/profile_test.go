@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/identity/people"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 func ptr[T any](v T) *T { return &v }

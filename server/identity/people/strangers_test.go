@@ -8,10 +8,10 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/identity/people"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	rows "github.com/parley-chat/parley/server/store/table/people"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func (w *world) whoAdds(user string, who rows.WhoAdds) {

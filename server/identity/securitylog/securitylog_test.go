@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/parley-chat/parley/server/identity/securitylog"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // Each event is counted, written with what is known of it and nothing else, and passed on; what

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-chat/parley/server/identity/identifier"
 	"github.com/parley-chat/parley/server/identity/otp"
 	"github.com/parley-chat/parley/server/identity/sender"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 var now = time.Date(2030, 3, 1, 9, 30, 0, 0, time.UTC)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/parley-chat/parley/server/identity/identifier"
 	"github.com/parley-chat/parley/server/identity/otp"
-	"github.com/parley-chat/parley/server/loopback"
+	"github.com/parley-chat/parley/server/infra/loopback"
 )
 
 // SMTP is the way by mail.

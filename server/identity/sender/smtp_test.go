@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/identity/sender"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // mailServer takes mail by SMTP and keeps it with the commands that came.

@@ -18,8 +18,8 @@ import (
 
 	"github.com/parley-chat/parley/server/identity/identifier"
 	"github.com/parley-chat/parley/server/identity/otp"
-	"github.com/parley-chat/parley/server/loopback"
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/loopback"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 // Webhook is the way to a program of the installation, which takes codes by HTTP and sends them

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 
 	"github.com/parley-chat/parley/server/identity/sender"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 const secret = "a secret of sixteen"

@@ -25,9 +25,9 @@ import (
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat/commit"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table/people"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Scopes of service accounts, besides those that begin with auth.ScopeUsers.

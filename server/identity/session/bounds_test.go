@@ -9,8 +9,8 @@ import (
 
 	"github.com/parley-chat/parley/server/identity/securitylog"
 	"github.com/parley-chat/parley/server/identity/session"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store/faulty"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // A user begins 60 sessions in an hour, however many callers there are: ended ones are reported

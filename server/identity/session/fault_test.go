@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/identity/session"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/faulty"
 	"github.com/parley-chat/parley/server/store/storetest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // killedAt is a store of a process that is killed at a call: before it, or after it with its

@@ -26,10 +26,10 @@ import (
 
 	"github.com/parley-chat/parley/server/chat/commit"
 	"github.com/parley-chat/parley/server/identity/securitylog"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/store/table/people"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // The rules of sessions.

@@ -16,8 +16,8 @@ import (
 	"github.com/parley-chat/parley/server/identity/securitylog"
 	"github.com/parley-chat/parley/server/identity/session"
 	"github.com/parley-chat/parley/server/identity/signin"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store/embedded"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // codesByAddress is a way to people that keeps what they get.

@@ -18,7 +18,7 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	userv1 "github.com/parley-chat/parley/gen/parley/user/v1"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 var files = append(slices.Clone(ownFiles),

@@ -15,8 +15,8 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func TestCallerRequired(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/history"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // A call that says something which is not in the store's history does nothing; every answer, and

@@ -20,8 +20,8 @@ import (
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/infra/rpc"
 	"github.com/parley-chat/parley/server/internal/jsonbody"
-	"github.com/parley-chat/parley/server/rpc"
 	"github.com/parley-chat/parley/server/store"
 )
 

@@ -13,9 +13,9 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // Who is in 10,000 chats gets that error; of others it says no more than who it is.

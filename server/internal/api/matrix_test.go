@@ -11,9 +11,9 @@ import (
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 const chatService = "/parley.chat.v1.ChatService/"

@@ -31,7 +31,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/edge"
+	"github.com/parley-chat/parley/server/infra/edge"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"

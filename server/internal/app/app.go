@@ -19,10 +19,10 @@ import (
 
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/backend/clock"
-	"github.com/parley-chat/parley/server/lifecycle"
-	"github.com/parley-chat/parley/server/loopback"
+	"github.com/parley-chat/parley/server/infra/lifecycle"
+	"github.com/parley-chat/parley/server/infra/loopback"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 // clocksKey is where tests put clocks into the context of a server that they start. Servers of other tests, which run

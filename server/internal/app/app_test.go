@@ -21,8 +21,8 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/app"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // run runs the program in this process until it ends by itself or ctx does.

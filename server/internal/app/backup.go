@@ -16,8 +16,8 @@ import (
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/client/bearer"
-	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/infra/cmdline"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
 

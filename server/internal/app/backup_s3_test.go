@@ -11,7 +11,7 @@ import (
 
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // storage has programs find a server of S3, and returns a prefix of its own in a bucket there.

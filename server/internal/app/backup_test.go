@@ -18,7 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/backup"
 	authorize "github.com/parley-chat/parley/server/client/bearer"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
 

@@ -19,8 +19,8 @@ import (
 	"github.com/parley-chat/parley/gen/parley/chat/v1/chatv1connect"
 	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/racetest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 var built, builtWorkers = testkit.Program{Name: "server"}, testkit.Program{Name: "workers"}

@@ -13,25 +13,25 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/backend"
-	"github.com/parley-chat/parley/server/certificate"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/egress"
+	"github.com/parley-chat/parley/server/infra/certificate"
+	"github.com/parley-chat/parley/server/infra/egress"
+	"github.com/parley-chat/parley/server/infra/lifecycle"
+	"github.com/parley-chat/parley/server/infra/pace"
+	"github.com/parley-chat/parley/server/infra/telemetry"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/authapi"
-	"github.com/parley-chat/parley/server/internal/identityplane"
+	"github.com/parley-chat/parley/server/internal/identitymodule"
 	"github.com/parley-chat/parley/server/internal/rest"
 	"github.com/parley-chat/parley/server/internal/searchapi"
 	"github.com/parley-chat/parley/server/internal/serviceapi"
 	"github.com/parley-chat/parley/server/internal/topicrpc"
-	"github.com/parley-chat/parley/server/lifecycle"
-	"github.com/parley-chat/parley/server/pace"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/view"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // program is what the server is made of. Parts of only one mode, the durable path or the
@@ -41,7 +41,7 @@ type program struct {
 	backend  *backend.Backend
 	key      *auth.Key
 	gate     *auth.Gate
-	identity *identityplane.Plane
+	identity *identitymodule.Plane
 	chats    *chat.Service
 	hub      *delivery.Hub
 	process  string
@@ -61,7 +61,7 @@ type program struct {
 	closers   []func()
 	addresses []any  // attributes of the log's line that the server is up
 	registry  string // address of the schema registry
-	limits    identityplane.Limits
+	limits    identitymodule.Limits
 	// certificate is the public listener's; nil for no TLS.
 	certificate *certificate.Certificate
 	recorded    func(stream string) // of search events; nil: this process does not publish them

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/internal/callcount"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 // What a send asks of whom, as counts: they do not depend on the machine. The bounds of

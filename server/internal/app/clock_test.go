@@ -12,8 +12,8 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/backend/clock"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/app"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // A server whose clock is set twelve hours ahead says so and is not ready. When the clock

@@ -12,16 +12,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/config"
+	"github.com/parley-chat/parley/server/infra/cmdline"
+	"github.com/parley-chat/parley/server/infra/config"
+	"github.com/parley-chat/parley/server/infra/memory"
 	"github.com/parley-chat/parley/server/internal/terminal"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/port"
 	"github.com/parley-chat/parley/server/kafka/versions"
-	"github.com/parley-chat/parley/server/memory"
-	"github.com/parley-chat/parley/server/topic/topicctl"
 	"github.com/parley-chat/parley/workers/ops/adminctl"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
+	"github.com/parley-chat/parley/workers/ops/topicctl"
 )
 
 // tokenTTL is how long a token is good that is printed.

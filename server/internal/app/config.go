@@ -9,10 +9,10 @@ import (
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/backend/clock"
 	"github.com/parley-chat/parley/server/backup"
-	"github.com/parley-chat/parley/server/config"
-	"github.com/parley-chat/parley/server/egress"
 	"github.com/parley-chat/parley/server/identity/issuer"
-	"github.com/parley-chat/parley/server/internal/identityplane"
+	"github.com/parley-chat/parley/server/infra/config"
+	"github.com/parley-chat/parley/server/infra/egress"
+	"github.com/parley-chat/parley/server/internal/identitymodule"
 	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/limit"
 	"github.com/parley-chat/parley/server/search"
@@ -58,7 +58,7 @@ func newConfig(s config.Settings) (Config, error) {
 	if c.searchTargets, err = searchTargets(s.SearchTopics); err != nil {
 		return c, err
 	}
-	if err := identityplane.CheckSettings(s); err != nil {
+	if err := identitymodule.CheckSettings(s); err != nil {
 		return c, err
 	}
 	if c.issuers, err = issuer.Parse(s.Issuers); err != nil {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/config"
+	"github.com/parley-chat/parley/server/infra/cmdline"
+	"github.com/parley-chat/parley/server/infra/config"
 	registryapi "github.com/parley-chat/parley/server/registry/api"
 )
 

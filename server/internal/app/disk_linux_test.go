@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // A real file system stands still while a server runs on it. The server logs the directory from

@@ -17,9 +17,9 @@ import (
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/link"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 // BenchmarkDistributed measures two servers and two workers on real engines. The engines,

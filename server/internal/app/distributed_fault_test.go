@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parley-chat/parley/server/telemetry"
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/telemetry"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 const (

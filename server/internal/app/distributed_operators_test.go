@@ -18,7 +18,7 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // Operators look after the topics of many servers at the workers that serve them: the commands

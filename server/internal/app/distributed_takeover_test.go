@@ -19,10 +19,10 @@ import (
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/telemetry"
+	"github.com/parley-chat/parley/server/infra/testkit"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/telemetry"
-	"github.com/parley-chat/parley/server/testkit"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 const (

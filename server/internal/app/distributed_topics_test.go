@@ -15,8 +15,8 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/client/topic"
-	"github.com/parley-chat/parley/server/testkit"
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/testkit"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 // topicLoad is programs that publish to topics and consume them for as long as the test

@@ -14,8 +14,8 @@ import (
 
 	analyticsv1 "github.com/parley-chat/parley/gen/parley/analytics/v1"
 	searchv1 "github.com/parley-chat/parley/gen/parley/search/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka/lag"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // smallLog is a server with an event log of 1 MiB.

@@ -6,10 +6,10 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/parley-chat/parley/server/descriptors"
-	"github.com/parley-chat/parley/server/edge"
-	"github.com/parley-chat/parley/server/lifecycle"
-	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/infra/descriptors"
+	"github.com/parley-chat/parley/server/infra/edge"
+	"github.com/parley-chat/parley/server/infra/lifecycle"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 )
 
 // Bounds of what needs no token.

@@ -26,10 +26,10 @@ import (
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/faultydisk"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/port"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // onFaultyDisk is a server on a disk with faults, with clients that go on through all of them.

@@ -17,9 +17,9 @@ import (
 	"connectrpc.com/connect"
 
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/faultydisk"
 	"github.com/parley-chat/parley/server/kafka/port"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // faultyRound is something that happens to the disk. It ends with a server that serves.

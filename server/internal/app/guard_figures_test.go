@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // figures are what the file has of an operation.

@@ -26,6 +26,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/app"
 	"github.com/parley-chat/parley/server/load/probe"
 	"github.com/parley-chat/parley/server/load/rpc"
@@ -33,7 +34,6 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	embeddedstore "github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/storetest"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 )
 

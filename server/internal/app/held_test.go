@@ -12,10 +12,10 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/server/infra/lifecycle"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 // Held is a server in this process whose consumers, fanout and the projector, run only within

@@ -16,13 +16,13 @@ import (
 
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/history"
+	"github.com/parley-chat/parley/server/infra/edge"
+	"github.com/parley-chat/parley/server/infra/lifecycle"
 	"github.com/parley-chat/parley/server/internal/authapi"
 	"github.com/parley-chat/parley/server/internal/docsite"
 	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/internal/webclient"
-	"github.com/parley-chat/parley/server/lifecycle"
 )
 
 // Limits of the HTTP server.

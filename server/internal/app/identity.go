@@ -6,7 +6,7 @@ import (
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/internal/identityplane"
+	"github.com/parley-chat/parley/server/internal/identitymodule"
 	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/limit"
 	"github.com/parley-chat/parley/server/view"
@@ -19,7 +19,7 @@ func (p *program) buildLimits(reader *view.Reader) (err error) {
 			return err
 		}
 	}
-	p.limits, err = identityplane.NewLimits(identityplane.LimitsConfig{Backend: p.backend, Clock: p.cfg.clocks.Wall,
+	p.limits, err = identitymodule.NewLimits(identitymodule.LimitsConfig{Backend: p.backend, Clock: p.cfg.clocks.Wall,
 		Logger: p.log, Metrics: p.metrics, Reader: reader, Settings: p.cfg.Settings, Table: p.cfg.limitTable})
 	return err
 }
@@ -27,7 +27,7 @@ func (p *program) buildLimits(reader *view.Reader) (err error) {
 // buildIdentity makes the authentication of callers. Chats, hub, topics and limits must
 // exist.
 func (p *program) buildIdentity() (err error) {
-	p.identity, err = identityplane.New(identityplane.Config{
+	p.identity, err = identitymodule.New(identitymodule.Config{
 		Backend: p.backend, Clock: p.cfg.clocks.Wall, Logger: p.log, Metrics: p.metrics, Key: p.key, Chats: p.chats,
 		Hub:    p.hub,
 		Limits: p.limits.Limiter, Settings: p.cfg.Settings, Issuers: p.cfg.issuers, Shared: p.cfg.distributed(),

@@ -18,9 +18,9 @@ import (
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/port"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // checkLog reads a chat's messages from Kafka, committed records only, until all

@@ -9,7 +9,7 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // published returns the names of the keys that a server publishes.

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
-	"github.com/parley-chat/parley/server/telemetry"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/telemetry"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // TestKillInCreation kills the real binary while groups get their members, chunk by

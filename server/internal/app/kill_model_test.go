@@ -13,8 +13,8 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/modeltest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // killsOfWorld is after how many kills a world of the model client ends and is checked. What it has

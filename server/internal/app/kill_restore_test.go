@@ -14,7 +14,7 @@ import (
 	"time"
 
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // restorer is a server that is killed, copied and put back to earlier copies of its directory, by

@@ -25,7 +25,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // Who is over a limit learns that and until when, by each protocol; operators see which limit it

@@ -7,9 +7,9 @@ import (
 	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/memory"
+	"github.com/parley-chat/parley/server/infra/memory"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 // measure connects the counters of others to the metrics.

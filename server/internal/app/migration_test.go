@@ -17,10 +17,10 @@ import (
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/app"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // wordTrigger calls then once a command has printed a word.

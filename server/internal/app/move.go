@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parley-chat/parley/server/backend"
-	"github.com/parley-chat/parley/server/cmdline"
+	"github.com/parley-chat/parley/server/infra/cmdline"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/move"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 const exportHelp = `  It writes all that the installation has into one file, or to standard output (-): chats, users, sessions,

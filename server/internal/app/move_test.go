@@ -10,8 +10,8 @@ import (
 	"time"
 
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/move"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // otherHistory is what a server logs of a client that was shown what the store does not have.

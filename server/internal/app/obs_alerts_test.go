@@ -11,7 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // selector is a metric in an expression, with what it asks of labels; words are what else an

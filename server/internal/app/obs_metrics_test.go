@@ -253,7 +253,7 @@ var shown = []struct {
 // declared are the names in package telemetry, which is their one home.
 func declared(t *testing.T) (list []string) {
 	t.Helper()
-	files, err := filepath.Glob("../../telemetry/*.go")
+	files, err := filepath.Glob("../../infra/telemetry/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // runbookSteps are the commands of a page, by numbered step.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // rest sends a request to the REST API and demands a status.

@@ -23,8 +23,8 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/app"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // safeBuffer is written by a server while a test reads it.

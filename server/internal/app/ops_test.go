@@ -13,9 +13,9 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/eventlog"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 var opsAddress = regexp.MustCompile(`"ops":"([^"]+)"`)

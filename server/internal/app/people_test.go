@@ -16,7 +16,7 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	userv1 "github.com/parley-chat/parley/gen/parley/user/v1"
 	"github.com/parley-chat/parley/gen/parley/user/v1/userv1connect"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // The lines of the page on people are run as they stand there.

@@ -9,8 +9,10 @@ import (
 	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/infra/lifecycle"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/workers/deadletter"
+	"github.com/parley-chat/parley/workers/ops"
 	"github.com/parley-chat/parley/workers/pipeline"
 )
 
@@ -40,7 +42,7 @@ func (p *program) buildPipeline(ctx context.Context) error {
 		}
 		return op.Name, err
 	}
-	topics, err := p.topics.OfOperators()
+	topics, err := p.topics.OfOperators(ops.Operator)
 	if err != nil {
 		return err
 	}
@@ -48,6 +50,10 @@ func (p *program) buildPipeline(ctx context.Context) error {
 	keeper.Measure(p.metrics)
 	reserve := func(bytes int64) error { return keeper.Reserve(kafka.Searches, bytes) }
 	awaited := func() bool { return p.backend.LogWatched() || p.topics.ReadsEvents() }
+	var letters deadletter.TopicLetters // stays nil where there are none
+	if l := p.topics.DeadLetters(); l != nil {
+		letters = l
+	}
 	path, err := pipeline.New(ctx,
 		pipeline.Config{Backend: p.backend, Process: p.process, Schemas: schemas, Metrics: p.metrics, Chats: p.counts,
 			Logger: p.log},
@@ -59,7 +65,7 @@ func (p *program) buildPipeline(ctx context.Context) error {
 		pipeline.Reconcile{Chats: p.chats},
 		pipeline.Registry{Listen: p.cfg.Registry.Listen, Operator: operator},
 		pipeline.Operators{Listen: p.cfg.Operators.Listen, TLS: p.cfg.linkTLS, Key: p.key, Deliver: deliver,
-			Letters: p.topics.Letters(), More: topics,
+			Letters: letters, More: topics,
 			Identity: p.identity.Parts()},
 	)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // In a directory that an operator made for all to read, under a umask that takes nothing away,

@@ -12,7 +12,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	userv1 "github.com/parley-chat/parley/gen/parley/user/v1"
 	"github.com/parley-chat/parley/gen/parley/user/v1/userv1connect"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // Who calls without a token that anybody issued is refused by the address after a while, whatever

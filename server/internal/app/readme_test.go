@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/parley-chat/parley/server/config"
+	"github.com/parley-chat/parley/server/infra/config"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
 

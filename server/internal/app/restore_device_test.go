@@ -15,7 +15,7 @@ import (
 
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/client"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // device is a client that keeps some chats.

@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 // throttledChunks is a store that throttles some of the plans that make the pending members of a

@@ -5,11 +5,11 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/searchapi"
 	"github.com/parley-chat/parley/server/search"
 	"github.com/parley-chat/parley/server/search/record"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 // searchRetention is how long search events can be published again.

@@ -9,7 +9,7 @@ import (
 
 	analyticsv1 "github.com/parley-chat/parley/gen/parley/analytics/v1"
 	searchv1 "github.com/parley-chat/parley/gen/parley/search/v1"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // BenchmarkSearchBatches is a server of its own process under 16 callers who record 100

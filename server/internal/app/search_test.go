@@ -22,9 +22,9 @@ import (
 	analyticsv1 "github.com/parley-chat/parley/gen/parley/analytics/v1"
 	"github.com/parley-chat/parley/gen/parley/analytics/v1/analyticsv1connect"
 	searchv1 "github.com/parley-chat/parley/gen/parley/search/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/search"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func newAnalytics(t testing.TB, dir, addr, user string) analyticsv1connect.AnalyticsServiceClient {

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/identity/admin"
 	"github.com/parley-chat/parley/server/identity/identifier"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // secAccounts are service accounts with their scopes: two back ends that speak for customers of their own,

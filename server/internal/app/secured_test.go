@@ -25,10 +25,10 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/lag"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 // secured is engines with TLS, users and rights, and the settings files of an

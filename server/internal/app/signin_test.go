@@ -21,8 +21,8 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 	"github.com/parley-chat/parley/server/backend/clock"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/app"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // codeLine is a code in the log.

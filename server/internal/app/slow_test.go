@@ -11,7 +11,7 @@ import (
 	"time"
 
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // slowSockets opens connections that send a part of a request each, with a valid token, and no more.

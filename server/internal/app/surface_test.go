@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/app"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // surface is what a server offers to callers without a token.

@@ -17,13 +17,13 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/internal/callcount"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
 	"github.com/parley-chat/parley/server/store/dynamo/wire"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 // tapped is an installation of which everything that goes to an engine, and from one

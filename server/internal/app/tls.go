@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/parley-chat/parley/server/certificate"
+	"github.com/parley-chat/parley/server/infra/certificate"
 	"github.com/parley-chat/parley/workers/observe"
 )
 

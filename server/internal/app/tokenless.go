@@ -9,7 +9,7 @@ import (
 	"connectrpc.com/grpchealth"
 	"connectrpc.com/grpcreflect"
 
-	"github.com/parley-chat/parley/server/edge"
+	"github.com/parley-chat/parley/server/infra/edge"
 )
 
 const (

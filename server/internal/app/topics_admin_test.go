@@ -13,7 +13,7 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // HQ-O8: operators look after topics on their own listener, and what they change is recorded

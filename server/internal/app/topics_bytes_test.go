@@ -12,7 +12,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/client/topic"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // The setting topic-max-bytes bounds the topics of a server that have no bound: what is beyond is refused with its

@@ -22,7 +22,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/client/topic"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 const chatTopic = "messages.persisted"

@@ -13,8 +13,8 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/client/topic"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka/topicstore/record"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // gathered is what a group of a topic has got, by payload.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/client/topic"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // topicPlace is where a test of topics runs: a server that is alone, or an installation of several.

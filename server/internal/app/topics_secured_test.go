@@ -14,11 +14,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/parley-chat/parley/server/client/topic"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/topicstore"
 	"github.com/parley-chat/parley/server/kafka/topicstore/record"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // replicated checks that a topic is made for the loss of a broker.

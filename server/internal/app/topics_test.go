@@ -17,7 +17,7 @@ import (
 
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 )

@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // The linker drops methods that nothing calls, unless some code looks methods up by names that it computes, as

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store/dynamo"
 	engine "github.com/parley-chat/parley/server/store/embedded"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // codeBlocks are the blocks of a language in a part of a page, in their order.

@@ -16,8 +16,8 @@ import (
 	authv1 "github.com/parley-chat/parley/gen/parley/auth/v1"
 	"github.com/parley-chat/parley/gen/parley/auth/v1/authv1connect"
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/authapi"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 const (

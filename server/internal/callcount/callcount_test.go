@@ -18,8 +18,8 @@ import (
 
 	linkv1 "github.com/parley-chat/parley/gen/parley/link/v1"
 	"github.com/parley-chat/parley/gen/parley/link/v1/linkv1connect"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/callcount"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func opened(t *testing.T, tap *callcount.Tap, err error) *callcount.Tap {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 const root = "../../.."

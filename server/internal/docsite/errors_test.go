@@ -18,6 +18,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/authapi"
 	"github.com/parley-chat/parley/server/internal/rest"
@@ -25,7 +26,6 @@ import (
 	"github.com/parley-chat/parley/server/internal/serviceapi"
 	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/internal/userapi"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 var update = flag.Bool("update", false, "write the tables of errors into their document")

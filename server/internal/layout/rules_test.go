@@ -51,8 +51,8 @@ var rules = []rule{
 	},
 	{
 		imports: []string{"server/..."},
-		only: []string{"server/store", "server/event", "server/auth", "server/lifecycle", "server/telemetry",
-			"server/config", "server/memory"}, except: true,
+		only: []string{"server/store", "server/event", "server/auth", "server/infra/lifecycle", "server/infra/telemetry",
+			"server/infra/config", "server/infra/memory"}, except: true,
 		why: "these stand at the bottom",
 	},
 	{
@@ -66,11 +66,15 @@ var rules = []rule{
 		why: "what is private to the server's binary stays so",
 	},
 	{
+		imports: []string{"workers/..."}, only: []string{"workers", "workers/...", "server/internal/app"},
+		why: "the embedded server runs the workers' parts; nothing else in it knows them",
+	},
+	{
 		imports: []string{"server/internal/app"}, only: []string{"server"}, tests: true,
 		why: "main builds the app, the app builds the API, nothing looks back up",
 	},
 	{
-		imports: []string{"server/testkit"}, only: []string{}, why: "what ends a test has no place in a program",
+		imports: []string{"server/infra/testkit"}, only: []string{}, why: "what ends a test has no place in a program",
 	},
 	{
 		imports: []string{"server/internal/modeltest"}, only: []string{}, why: "a model of clients has no place in a program",
@@ -82,7 +86,7 @@ var rules = []rule{
 	{
 		imports: []string{"server/internal/api"}, tests: true,
 		only: []string{"server/internal/app", "server/internal/rest", "server/internal/topicrpc",
-			"server/internal/identityplane", "server/internal/docsite", "server/internal/searchapi",
+			"server/internal/identitymodule", "server/internal/docsite", "server/internal/searchapi",
 			"server/internal/authapi", "server/internal/userapi", "server/internal/serviceapi",
 			"server/client/topic", "server/internal/modeltest"},
 		why: "as the app; examples of the client and its model run against it, documents list its errors",
@@ -125,20 +129,21 @@ type bound struct {
 	why string
 }
 
-var loadTest = []string{"server/load/...", "server/loopback", "server/wait", "gen/..."}
+var loadTest = []string{"server/load/...", "server/infra/loopback", "server/infra/wait", "gen/..."}
 
 const contractsOnly = "a load test knows the server by its contracts only, earlier versions too"
 
 var bounds = []bound{
+	{"server/infra/...", []string{"server/infra/..."}, "infrastructure knows nothing of what it serves"},
 	{"server", []string{"server/internal/app"}, "main is signals and an exit code"},
 	{"server/store", nil, "the contract stands on nothing"},
-	{"server/pace", []string{"server/wait"}, "how fast something goes knows no work"},
+	{"server/infra/pace", []string{"server/infra/wait"}, "how fast something goes knows no work"},
 	{"server/history", nil, "the form of a place knows no store"},
-	{"server/durable", nil, "how a file gets to its place does not depend on what it is"},
-	{"server/bounded", nil, "which entry of a cache makes room does not depend on what it caches"},
-	{"server/testkit", nil, "the tests of every package may stand on it"},
+	{"server/infra/durable", nil, "how a file gets to its place does not depend on what it is"},
+	{"server/infra/bounded", nil, "which entry of a cache makes room does not depend on what it caches"},
+	{"server/infra/testkit", nil, "the tests of every package may stand on it"},
 	{
-		"server/load", []string{"server/auth", "server/cmdline", "server/config", "server/load/..."},
+		"server/load", []string{"server/auth", "server/infra/cmdline", "server/infra/config", "server/load/..."},
 		"the load test's command line reads the server's settings and key",
 	},
 	{"server/load/scenario", loadTest, contractsOnly},
@@ -147,20 +152,20 @@ var bounds = []bound{
 	{"server/load/stream", loadTest, contractsOnly},
 	{"server/load/probe", loadTest, contractsOnly},
 	{"server/load/figure", nil, "a report knows no server"},
-	{"server/auth/keyctl", []string{"server/auth", "server/cmdline"}, "commands on the file of keys need no server"},
+	{"server/auth/keyctl", []string{"server/auth", "server/infra/cmdline"}, "commands on the file of keys need no server"},
 	{"server/store/table/people", []string{"server/store", "server/store/table"}, "rows know the contract and no engine"},
 	{
 		"server/identity/revocation", []string{"server/auth", "server/chat/commit", "server/store",
-			"server/store/table/people", "server/wait"},
+			"server/store/table/people", "server/infra/wait"},
 		"who revokes knows rows and whom tokens are of, and neither streams nor transports",
 	},
 	{
 		"server/identity/service", []string{"server/auth", "server/chat/commit", "server/store", "server/store/table",
-			"server/store/table/people", "server/wait"},
+			"server/store/table/people", "server/infra/wait"},
 		"service accounts know rows, and not who administers them",
 	},
 	{
-		"server/identity/parts", []string{"server/auth", "server/identity/...", "server/store"},
+		"server/identity/parts", []string{"server/audit", "server/auth", "server/identity/...", "server/store"},
 		"the words of one package become those of another",
 	},
 	{"server/identity/issuer", []string{"server/auth"}, "who is trusted knows no rows"},
@@ -169,12 +174,12 @@ var bounds = []bound{
 		"a door knows the use case behind it",
 	},
 	{
-		"server/client/tail", []string{"server/client/bearer", "server/history", "server/wait", "gen/..."},
+		"server/client/tail", []string{"server/client/bearer", "server/history", "server/infra/wait", "gen/..."},
 		"who follows a stream keeps no copy of the chats",
 	},
 	{
-		"server/internal/terminal/...", []string{"server/client/...", "server/internal/terminal/...", "server/cmdline",
-			"server/loopback", "gen/..."},
+		"server/internal/terminal/...", []string{"server/client/...", "server/internal/terminal/...", "server/infra/cmdline",
+			"server/infra/loopback", "gen/..."},
 		"people at a terminal know the server by its contracts only",
 	},
 	{"server/internal/webpage", nil, "how a page is served knows no page"},
@@ -184,11 +189,11 @@ var bounds = []bound{
 	},
 	{"server/docs", nil, "documents are files"},
 	{"server/deploy", nil, "documents are files"},
-	{"server/rpc", nil, "what surrounds every service knows none"},
-	{"server/certificate", nil, "files know no listener"},
+	{"server/infra/rpc", nil, "what surrounds every service knows none"},
+	{"server/infra/certificate", nil, "files know no listener"},
 	{"server/limit", nil, "limits are rules and buckets; what is charged is said elsewhere"},
 	{
-		"server/internal/ratelimit", []string{"server/auth", "server/bounded", "server/edge", "server/limit", "gen/..."},
+		"server/internal/ratelimit", []string{"server/auth", "server/infra/bounded", "server/infra/edge", "server/limit", "gen/..."},
 		"what calls cost is known by their contracts, not by what serves them",
 	},
 	{
@@ -212,18 +217,18 @@ var bounds = []bound{
 	},
 	{
 		"server/topic/internal/serving", []string{"server/topic/internal/machine", "server/topic/internal/storage",
-			"server/topic/refusal", "server/commitlog", "server/pace", "server/store", "server/store/table", "server/wait",
+			"server/topic/refusal", "server/commitlog", "server/infra/pace", "server/store", "server/store/table", "server/infra/wait",
 			"gen/..."},
 		"open topics know neither callers nor jobs",
 	},
 	{
 		"server/topic/internal/operations", []string{"server/topic/internal/...", "server/topic/refusal",
-			"server/commitlog", "server/store", "server/store/table", "server/wait", "gen/..."},
+			"server/commitlog", "server/store", "server/store/table", "server/infra/wait", "gen/..."},
 		"jobs and operators know open topics, and no transport",
 	},
 	{
-		"server/topic", []string{"server/topic/...", "server/commitlog", "server/lease", "server/registry", "server/store",
-			"server/store/table", "server/wait", "gen/..."},
+		"server/topic", []string{"server/topic/...", "server/commitlog", "server/store/lease", "server/registry", "server/store",
+			"server/store/table", "server/infra/wait", "gen/..."},
 		"topics know rows and the log, and no transport",
 	},
 	{
@@ -236,7 +241,7 @@ var bounds = []bound{
 		"what a record of the event log is made of knows rows and headers, and not who reads it",
 	},
 	{
-		"server/eventlog/session", []string{"server/eventlog", "server/kafka", "server/wait"},
+		"server/eventlog/session", []string{"server/eventlog", "server/kafka", "server/infra/wait"},
 		"a session knows the log and committed offsets, and neither the store nor what handles records",
 	},
 	{
@@ -253,7 +258,7 @@ var bounds = []bound{
 	},
 	{"server/kafka/group", nil, "groups know rows as bytes, and neither the store nor the log"},
 	{
-		"server/move", []string{"server/durable", "server/store", "server/store/table", "server/commitlog"},
+		"server/move", []string{"server/infra/durable", "server/store", "server/store/table", "server/commitlog"},
 		"an export knows rows and records, and no engine",
 	},
 	{"server/kafka/serve", []string{"server/kafka"}, "requests are answered without knowing listeners, groups or stores"},
@@ -263,7 +268,7 @@ var bounds = []bound{
 	},
 	{
 		"server/search/record", []string{"server/chat/admit", "server/chat/commit", "server/chat/groupcommit",
-			"server/event", "server/search", "server/store", "server/store/table", "server/wait"},
+			"server/event", "server/search", "server/store", "server/store/table", "server/infra/wait"},
 		"who records knows no transport and no broker",
 	},
 	{
@@ -273,23 +278,23 @@ var bounds = []bound{
 	},
 	{
 		"server/identity/identifier", []string{"server/chat/commit", "server/store", "server/store/table/people",
-			"server/wait"},
+			"server/infra/wait"},
 		"whose an identifier is is known without knowing how it is proven",
 	},
 	{"server/identity/securitylog", nil, "what is reported of accounts knows none"},
 	{
 		"server/identity/otp", []string{"server/chat/commit", "server/identity/identifier", "server/identity/securitylog",
-			"server/store", "server/store/table/people", "server/wait"},
+			"server/store", "server/store/table/people", "server/infra/wait"},
 		"codes know neither users nor sessions",
 	},
 	{
-		"server/identity/sender", []string{"server/identity/identifier", "server/identity/otp", "server/loopback",
-			"server/wait"},
+		"server/identity/sender", []string{"server/identity/identifier", "server/identity/otp", "server/infra/loopback",
+			"server/infra/wait"},
 		"a way to people knows no store",
 	},
 	{
 		"server/identity/session", []string{"server/auth", "server/chat/commit", "server/identity/securitylog",
-			"server/store", "server/store/table", "server/store/table/people", "server/wait"},
+			"server/store", "server/store/table", "server/store/table/people", "server/infra/wait"},
 		"sessions do not know how somebody proved who they are",
 	},
 	{
@@ -307,8 +312,8 @@ var bounds = []bound{
 		"what records are made of knows no process",
 	},
 	{
-		"server/identity/people", []string{"server/bounded", "server/chat/...", "server/store", "server/store/table/...",
-			"server/wait"},
+		"server/identity/people", []string{"server/infra/bounded", "server/chat/...", "server/store", "server/store/table/...",
+			"server/infra/wait"},
 		"what people show and allow knows rows and chats, and neither transport nor streams",
 	},
 	{
@@ -322,13 +327,13 @@ var bounds = []bound{
 	},
 	{"server/link/caller", nil, "who calls is said by who puts processes together"},
 	{
-		"workers/topicdoor", []string{"server/auth", "server/link/caller", "server/topic", "server/topic/refusal",
-			"server/wait", "gen/..."},
+		"workers/topicproxy", []string{"server/auth", "server/link/caller", "server/topic", "server/topic/refusal",
+			"server/infra/wait", "gen/..."},
 		"what is passed on to servers knows no server and no store",
 	},
 	{
 		"workers/projection", []string{"server/event", "server/kafka", "server/kafka/lag", "server/kafka/versions",
-			"server/pace", "server/store", "server/store/table", "server/wait", "workers/consume"},
+			"server/infra/pace", "server/store", "server/store/table", "server/infra/wait", "workers/consume"},
 		"how a read model is kept knows no read model, and not who asks for it",
 	},
 	{
@@ -341,12 +346,12 @@ var bounds = []bound{
 			"workers/consume", "workers/deadletter", "workers/deadletter/letter", "workers/projection"},
 		"a read model knows events and rows",
 	},
-	{"server/egress", []string{"server/loopback"}, "what may be reached knows nothing of what is sent there"},
+	{"server/infra/egress", []string{"server/infra/loopback"}, "what may be reached knows nothing of what is sent there"},
 	{
-		"server/topic/internal/push", []string{"server/egress", "server/topic/internal/serving", "server/wait", "gen/..."},
+		"server/topic/internal/push", []string{"server/infra/egress", "server/topic/internal/serving", "server/infra/wait", "gen/..."},
 		"a webhook is a member of a group: it knows sessions, and neither rows nor rights",
 	},
-	{"server/lease", []string{"server/store", "server/store/table"}, "leases know nothing of what is leased"},
+	{"server/store/lease", []string{"server/store", "server/store/table"}, "leases know nothing of what is leased"},
 	{
 		"workers/eventquery", []string{"server/check/derive", "server/event", "server/store", "server/store/outbox",
 			"server/store/table"},
@@ -357,19 +362,21 @@ var bounds = []bound{
 	{"workers/ops/redact", []string{"gen/..."}, "what is hidden is a rule of messages, whoever shows them"},
 	{"workers/ops/pagetoken", nil, "a token knows no list"},
 	{"workers/ops/roles", []string{"server/auth", "gen/..."}, "who may call is a table, not a service"},
-	{"workers/audit", []string{"server/store", "server/store/table"}, "records know rows, and not what they are about"},
-	{"server/identity/trail", []string{"server/wait", "workers/audit"}, "an event knows the audit, and not what happened"},
+	{
+		"server/audit", []string{"server/infra/wait", "server/store", "server/store/table"},
+		"records know rows, and not what they are about",
+	},
 	{
 		"server/identity/admin", []string{"server/store", "server/store/table"},
 		"what operators do with people knows parts of identity as interfaces, and no transport",
 	},
 	{
-		"workers/ops/adminapi", []string{"server/identity/admin", "server/store", "server/store/table", "workers/audit",
+		"workers/ops/adminapi", []string{"server/identity/admin", "server/store", "server/store/table", "server/audit",
 			"workers/ops/pagetoken", "gen/..."},
 		"a door knows the use cases behind it",
 	},
 	{
-		"workers/ops/adminctl", []string{"server/client/bearer", "server/cmdline", "workers/ops/opsctl", "gen/..."},
+		"workers/ops/adminctl", []string{"server/client/bearer", "server/infra/cmdline", "workers/ops/opsctl", "gen/..."},
 		"commands know the contracts of the server",
 	},
 	{
@@ -384,7 +391,7 @@ var bounds = []bound{
 	},
 	{
 		"server/chat/...",
-		[]string{"server/chat/...", "server/store", "server/store/table/...", "server/event", "server/wait", "gen/..."},
+		[]string{"server/chat/...", "server/store", "server/store/table/...", "server/event", "server/infra/wait", "gen/..."},
 		"the rules of chats know rows, events and pauses, and nothing else",
 	},
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/ops/v1/opsv1connect"
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 // Clients are the clients of a principal.

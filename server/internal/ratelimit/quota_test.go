@@ -15,8 +15,8 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	userv1 "github.com/parley-chat/parley/gen/parley/user/v1"
 	"github.com/parley-chat/parley/gen/parley/user/v1/userv1connect"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/limit"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // Who has many addresses does not take the codes of everybody else: not with a /48, nor with

@@ -30,7 +30,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/bounded"
+	"github.com/parley-chat/parley/server/infra/bounded"
 	"github.com/parley-chat/parley/server/limit"
 )
 

@@ -25,8 +25,8 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/limit"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

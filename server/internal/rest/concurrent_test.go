@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // together makes n requests at once and returns what they got.

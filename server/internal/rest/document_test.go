@@ -17,10 +17,10 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/dynamicpb"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/docsite"
 	"github.com/parley-chat/parley/server/internal/topicrpc"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // methods of the services that have a REST path, and those that have none.

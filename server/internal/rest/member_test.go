@@ -3,7 +3,7 @@ package rest_test
 import (
 	"testing"
 
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // L-067 to L-100, L-154: members come, change and go.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"google.golang.org/protobuf/encoding/protojson"
 )
 

@@ -71,7 +71,7 @@ var mistakes = []mistake{
 	{name: "who was refused is called all the same", file: "server/auth/gate.go", in: own, fails: "TestSec_S_0[1-5]",
 		from: `			g.cfg.Refuse(w, r, err)
 			return`, to: `			g.cfg.Refuse(w, r, err)`},
-	{name: "a secret has a flag", file: "server/config/table.go", in: own, fails: "TestSec_S_40",
+	{name: "a secret has a flag", file: "server/infra/config/table.go", in: own, fails: "TestSec_S_40",
 		from: `{Name: "PARLEY_REDIS_PASSWORD", `, to: `{Name: "PARLEY_REDIS_PASSWORD", Flag: "redis-password", `},
 
 	{name: "others may read the key", file: "server/auth/key.go", in: "server/auth", fails: "TestKeyFile",
@@ -102,7 +102,7 @@ var mistakes = []mistake{
 	{name: "a process that knows nothing admits", file: "server/auth/gate.go", in: "server/auth",
 		fails: "TestUninformedAdmitsNobody",
 		from:  `g.cfg.Informed != nil && !g.cfg.Informed(now)`, to: `g.cfg.Informed == nil && !g.cfg.Informed(now)`},
-	{name: "tokens are logged", file: "server/telemetry/redact.go", in: "server/telemetry",
+	{name: "tokens are logged", file: "server/infra/telemetry/redact.go", in: "server/infra/telemetry",
 		fails: "TestSecretsAreNotLogged",
 		from:  `"authorization", "token", `, to: `"authorization", `},
 	{name: "page tokens are everybody's", file: "server/view/token.go", in: "server/view", fails: "TestSec_S_19",
@@ -158,13 +158,13 @@ var mistakes = []mistake{
 `, more: [2]string{`	keyed, err := applyIdempotencyKey(msg.ProtoReflect(), header)`,
 			`	i.log.Info("checked", "message", msg)
 	keyed, err := applyIdempotencyKey(msg.ProtoReflect(), header)`}},
-	{name: "a webhook's address is checked by its URL alone", file: "server/egress/guard.go", in: "server/egress",
+	{name: "a webhook's address is checked by its URL alone", file: "server/infra/egress/guard.go", in: "server/infra/egress",
 		fails: "TestSec_S_48",
 		from:  `case named:`, to: `case named, at.IsValid():`},
-	{name: "an address that NAT64 leads to does not matter", file: "server/egress/addresses.go", in: "server/egress",
+	{name: "an address that NAT64 leads to does not matter", file: "server/infra/egress/addresses.go", in: "server/infra/egress",
 		fails: "TestSec_S_48",
 		from:  `return public(netip.AddrFrom4([4]byte(b[12:])))`, to: `return true`, more: [2]string{`b := a.As16()`, ``}},
-	{name: "6to4 is public", file: "server/egress/addresses.go", in: "server/egress", fails: "TestSec_S_48",
+	{name: "6to4 is public", file: "server/infra/egress/addresses.go", in: "server/infra/egress", fails: "TestSec_S_48",
 		from: `"2002::/16", `, to: ``},
 }
 

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/config"
-	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/infra/config"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 )
 
 const root = "../../.."
@@ -55,7 +55,7 @@ func imports(f *ast.File, path string) bool {
 // outgoing are the files that send requests by HTTP, each with where to: an address that a setting or
 // a row of this installation names. What a user sent goes through the guard alone.
 var outgoing = map[string]string{
-	"server/egress/guard.go":                                "webhooks of topics, which users choose: the guard itself",
+	"server/infra/egress/guard.go":                          "webhooks of topics, which users choose: the guard itself",
 	"server/topic/internal/push/sender.go":                  "webhooks of topics, through the guard",
 	"server/client/client.go":                               "the server that a client is set up with",
 	"server/client/tail/tail.go":                            "the server that a client is set up with",
@@ -68,7 +68,7 @@ var outgoing = map[string]string{
 	"server/store/dynamo/wire/wire.go":                      "DynamoDB, by the settings",
 	"workers/ops/adminctl/adminctl.go":                      "operators' service, by the settings",
 	"workers/ops/opsctl/opsctl.go":                          "operators' service, by the settings",
-	"workers/topicdoor/topicdoor.go":                        "servers that are listed in Redis",
+	"workers/topicproxy/topicproxy.go":                      "servers that are listed in Redis",
 	"schemacheck/internal/registryclient/registryclient.go": "the registry, by a flag",
 }
 

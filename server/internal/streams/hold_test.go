@@ -10,7 +10,7 @@ import (
 	"time"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // held is longer than each of the timers: heartbeats of 15 s, deadlines of writes

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // divisor shortens the times of the server and of the tests. A larger one makes the tests fail

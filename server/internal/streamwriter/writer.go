@@ -20,7 +20,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/parley-chat/parley/server/edge"
+	"github.com/parley-chat/parley/server/infra/edge"
 )
 
 // Timeout is the time for one response: it cuts a reader that is stuck.

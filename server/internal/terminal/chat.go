@@ -17,7 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/client"
 	"github.com/parley-chat/parley/server/client/bearer"
 	"github.com/parley-chat/parley/server/client/device"
-	"github.com/parley-chat/parley/server/cmdline"
+	"github.com/parley-chat/parley/server/infra/cmdline"
 	"github.com/parley-chat/parley/server/internal/terminal/screen"
 )
 

@@ -17,7 +17,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/server/client/bearer"
 	"github.com/parley-chat/parley/server/client/tail"
-	"github.com/parley-chat/parley/server/cmdline"
+	"github.com/parley-chat/parley/server/infra/cmdline"
 )
 
 const (

@@ -20,8 +20,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/parley-chat/parley/server/client/bearer"
-	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/loopback"
+	"github.com/parley-chat/parley/server/infra/cmdline"
+	"github.com/parley-chat/parley/server/infra/loopback"
 )
 
 // Config says where a command finds the server that the settings are of.

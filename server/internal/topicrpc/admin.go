@@ -8,9 +8,9 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
+	"github.com/parley-chat/parley/server/audit"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/topic"
-	"github.com/parley-chat/parley/workers/audit"
 )
 
 // AdminConfig is what an AdminServer works with.

@@ -11,9 +11,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/audit"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/topic"
-	"github.com/parley-chat/parley/workers/audit"
 )
 
 // Pages of records.

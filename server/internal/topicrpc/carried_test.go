@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/infra/telemetry"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/link/caller"
-	"github.com/parley-chat/parley/server/telemetry"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/topic/topictest"
 )
 

@@ -8,10 +8,10 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/parley-chat/parley/server/audit"
+	"github.com/parley-chat/parley/server/infra/memory"
 	"github.com/parley-chat/parley/server/kafka/topicstore"
-	"github.com/parley-chat/parley/server/memory"
 	"github.com/parley-chat/parley/server/topic"
-	"github.com/parley-chat/parley/workers/audit"
 )
 
 // divide makes the topics of one server of many.

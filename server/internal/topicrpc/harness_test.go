@@ -13,7 +13,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
-	"github.com/parley-chat/parley/server/edge"
+	"github.com/parley-chat/parley/server/infra/edge"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"

@@ -12,20 +12,18 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/parley-chat/parley/server/audit"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/backend"
-	"github.com/parley-chat/parley/server/egress"
+	"github.com/parley-chat/parley/server/infra/egress"
+	"github.com/parley-chat/parley/server/infra/lifecycle"
+	"github.com/parley-chat/parley/server/infra/memory"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/topiclog"
 	"github.com/parley-chat/parley/server/kafka/topicstore"
-	"github.com/parley-chat/parley/server/lifecycle"
-	"github.com/parley-chat/parley/server/memory"
-	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/topic"
-	"github.com/parley-chat/parley/workers/audit"
-	"github.com/parley-chat/parley/workers/deadletter"
-	"github.com/parley-chat/parley/workers/ops"
 )
 
 // ModuleConfig holds the dependencies of a Module. All fields are required but those of an installation.
@@ -160,9 +158,9 @@ func (p *Module) Services() []lifecycle.Service {
 // Streams are the open streams of consumers.
 func (p *Module) Streams() *Streams { return p.streams }
 
-// Letters finds the dead letters of topics; nil for one of many servers, whose letters others
-// ask for (package topicdoor).
-func (p *Module) Letters() deadletter.TopicLetters {
+// DeadLetters finds the dead letters of topics. It is nil for one of many servers, because other
+// processes ask such a server for them (package topicproxy).
+func (p *Module) DeadLetters() *topic.DeadLetterStore {
 	if p.service == nil {
 		return nil
 	}
@@ -179,14 +177,15 @@ func (p *Module) OfUsers() []api.Service {
 	})
 }
 
-// OfOperators are the handlers as operators reach them, on their own listener, by path.
-func (p *Module) OfOperators() (map[string]http.Handler, error) {
+// OfOperators are the handlers as operators reach them, on their own listener, by path. operator
+// returns the operator of an admitted call.
+func (p *Module) OfOperators(operator func(context.Context) (auth.Operator, bool)) (map[string]http.Handler, error) {
 	return p.serve(p.operated(func(ctx context.Context) Identity {
-		op, _ := ops.Operator(ctx)
+		op, _ := operator(ctx)
 		return Identity{ExpiresAt: op.ExpiresAt,
 			Caller: topic.Caller{Principal: op.Name, Operator: true, Creator: true}}
 	}, nil), p.cfg.Metrics.Request, func(ctx context.Context) bool {
-		_, ok := ops.Operator(ctx)
+		_, ok := operator(ctx)
 		return ok
 	})
 }

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/infra/telemetry"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/faulty"
-	"github.com/parley-chat/parley/server/telemetry"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // A start that fails says why: a store may be opened with so little room that it takes nothing.

@@ -14,10 +14,10 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/commitlog"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/workers/deadletter"
-	"github.com/parley-chat/parley/workers/topicdoor"
+	"github.com/parley-chat/parley/workers/topicproxy"
 )
 
 // settle acknowledges what was pulled, or gives it back for a reason, and returns how many
@@ -121,7 +121,7 @@ func TestLettersOfAllSlots(t *testing.T) {
 	}
 	parked := w.named(two, "parked-")
 	w.fail(two, parked, topicv1.Exhausted_EXHAUSTED_PARK_KEY, each)
-	all := topicdoor.NewLetters(w.any, func(ctx context.Context) (int, error) { return topic.DeclaredSlots(ctx, w.Store) })
+	all := topicproxy.NewLetters(w.any, func(ctx context.Context) (int, error) { return topic.DeclaredSlots(ctx, w.Store) })
 	m, err := deadletter.New(deadletter.Config{Addr: "of no events", Store: w.Store, Topics: all, Clock: time.Now,
 		Logger: slog.New(slog.DiscardHandler)})
 	testkit.Must(t, err)
@@ -158,7 +158,7 @@ func TestLettersOfAllSlots(t *testing.T) {
 }
 
 // onlyNews reads what has come to topics of dead letters, and then what has come since.
-func (w *world) onlyNews(all *topicdoor.Letters, n int) {
+func (w *world) onlyNews(all *topicproxy.Letters, n int) {
 	w.t.Helper()
 	which := topic.DeadLetterSelection{Dead: true, After: map[commitlog.Partition]int64{}}
 	for _, want := range []int{n, 0} {
@@ -192,7 +192,7 @@ func (w *world) redriven(m *deadletter.Manager, through *server, dead, parked st
 }
 
 // handedOver stops a server between two pages of a list.
-func (w *world) handedOver(m *deadletter.Manager, all *topicdoor.Letters, down *server, names []string) {
+func (w *world) handedOver(m *deadletter.Manager, all *topicproxy.Letters, down *server, names []string) {
 	w.t.Helper()
 	ctx := w.t.Context()
 	var want, got []string

@@ -18,10 +18,10 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
+	"github.com/parley-chat/parley/server/audit"
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/testkit"
-	"github.com/parley-chat/parley/workers/audit"
-	"github.com/parley-chat/parley/workers/topicdoor"
+	"github.com/parley-chat/parley/server/infra/testkit"
+	"github.com/parley-chat/parley/workers/topicproxy"
 )
 
 // any is how one of the servers that run is called, another one each time.
@@ -41,7 +41,7 @@ func (w *world) any(context.Context) (connect.HTTPClient, string, error) {
 // operators serves operators as a process does that has no topics; the header says who calls.
 func (w *world) operators() (addr string) {
 	mux := http.NewServeMux()
-	for path, h := range topicdoor.Handlers(topicdoor.Config{Servers: w.any, Logger: slog.New(slog.DiscardHandler),
+	for path, h := range topicproxy.Handlers(topicproxy.Config{Servers: w.any, Logger: slog.New(slog.DiscardHandler),
 		Operator: func(ctx context.Context) (auth.Operator, bool) {
 			name, ok := ctx.Value(user{}).(string)
 			return auth.Operator{Name: name, ExpiresAt: time.Now().Add(time.Hour)}, ok && name != ""

@@ -16,13 +16,13 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
-	"github.com/parley-chat/parley/server/edge"
+	"github.com/parley-chat/parley/server/audit"
+	"github.com/parley-chat/parley/server/infra/edge"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/topicrpc"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/server/topic/topictest"
-	"github.com/parley-chat/parley/workers/audit"
 )
 
 const slots = 4

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/topic"
 )
 

@@ -12,10 +12,10 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/logdir"
 	"github.com/parley-chat/parley/server/kafka/logdir/oldbroker"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // groups are consumer groups of other programs, in the order in which they commit.

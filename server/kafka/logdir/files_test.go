@@ -10,9 +10,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka/logdir"
 	"github.com/parley-chat/parley/server/kafka/logdir/oldbroker"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // A log that was trimmed begins where the broker's notes of an orderly stop say, unless a repair makes the files

@@ -11,11 +11,11 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/logdir"
 	"github.com/parley-chat/parley/server/kafka/logdir/oldbroker"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // part is where the tests write.

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parley-chat/parley/server/loopback"
+	"github.com/parley-chat/parley/server/infra/loopback"
 )
 
 const (

@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/faultydisk"
 	"github.com/parley-chat/parley/server/kafka/port"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // The readers' password outlives a power loss, whenever the address is written again.

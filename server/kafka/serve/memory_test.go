@@ -8,9 +8,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/serve"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // piped serves a client by a pipe, which has no buffer: an answer is under way until the client reads it. It

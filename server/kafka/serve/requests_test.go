@@ -12,8 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka/serve"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func asTimeout(err error, ne *net.Error) bool { return errors.As(err, ne) && (*ne).Timeout() }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka/serve"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // A half request ends its connection after ten seconds, and so does a client that shows no password. One that has

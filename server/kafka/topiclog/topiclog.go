@@ -22,10 +22,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Config configures a Log. Client is required.

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/topicstore"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // A broker that is killed and comes back, under load: what was acknowledged is there, once

@@ -15,11 +15,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/topicstore/record"
 	"github.com/parley-chat/parley/server/kafka/topicstore/state"
 	"github.com/parley-chat/parley/server/kafka/transaction"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Carrier writes the logs of topics that come from another engine, each message at the position that it had there: an

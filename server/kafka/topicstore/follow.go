@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/topicstore/state"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Follow implements commitlog.Follower.

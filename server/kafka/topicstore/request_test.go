@@ -9,11 +9,11 @@ import (
 
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/commitlog/producers"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/topiclog"
 	"github.com/parley-chat/parley/server/kafka/topicstore/state"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // request is a request for partitions 0 and 1, of which partition 2 remembers the number.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/topicstore/record"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // A topic with a bound has segments that are small beside it: brokers never remove the one that is written to. They

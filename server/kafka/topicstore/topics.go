@@ -14,12 +14,12 @@ import (
 
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/commitlog/producers"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/topicstore/record"
 	"github.com/parley-chat/parley/server/kafka/topicstore/state"
 	"github.com/parley-chat/parley/server/kafka/transaction"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Names of settings of Kafka's topics.

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/identity/admin"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/ratelimit"
 	"github.com/parley-chat/parley/server/limit"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // Operators see the limits that there are, and what somebody has left, whom they name as logs

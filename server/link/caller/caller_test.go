@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/link/caller"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // What one process says of a caller is what another one reads; what is no caller is an error.

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/load/gates/rig"
 	"github.com/parley-chat/parley/server/load/probe"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Thresholds for those beside whom something happens.

@@ -10,10 +10,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/load/figure"
 	"github.com/parley-chat/parley/server/load/gates/rig"
 	"github.com/parley-chat/parley/server/load/probe"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Thresholds of heartbeats, acknowledgements and removals.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 const barWidth = 20

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/parley-chat/parley/server/infra/loopback"
 	"github.com/parley-chat/parley/server/load/rpc"
-	"github.com/parley-chat/parley/server/loopback"
 )
 
 // Bounds of what can be asked for, so that a slip does not take a machine down.

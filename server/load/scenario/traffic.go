@@ -11,10 +11,10 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/load/figure"
 	"github.com/parley-chat/parley/server/load/probe"
 	"github.com/parley-chat/parley/server/load/stream"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 const (

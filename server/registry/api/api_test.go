@@ -19,11 +19,11 @@ import (
 	"github.com/twmb/franz-go/pkg/sr"
 
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 const v1 = `syntax = "proto3";

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/parley-chat/parley/server/edge"
-	"github.com/parley-chat/parley/server/lifecycle"
-	"github.com/parley-chat/parley/server/loopback"
+	"github.com/parley-chat/parley/server/infra/edge"
+	"github.com/parley-chat/parley/server/infra/lifecycle"
+	"github.com/parley-chat/parley/server/infra/loopback"
 	"github.com/parley-chat/parley/server/registry"
 )
 

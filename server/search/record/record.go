@@ -34,10 +34,10 @@ import (
 	"github.com/parley-chat/parley/server/chat/commit"
 	"github.com/parley-chat/parley/server/chat/groupcommit"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/search"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Limits.

@@ -13,12 +13,12 @@ import (
 
 	searchv1 "github.com/parley-chat/parley/gen/parley/search/v1"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/search"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/faulty"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // counted are ids as tests need them.

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // Versions in the order of their releases. A format comes in two releases: the second version knows

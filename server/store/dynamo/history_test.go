@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // unmarkAtEnd removes the marks of tables that other tests use again.

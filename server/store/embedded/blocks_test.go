@@ -6,9 +6,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/space"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // What was read of the files stays in memory, also when the memtables have grown to their

@@ -8,9 +8,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/space"
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
 // On a full disk a store is not opened, which would try for ever: it says so in one

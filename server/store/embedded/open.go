@@ -15,8 +15,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/parley-chat/parley/server/descriptors"
-	"github.com/parley-chat/parley/server/memory"
+	"github.com/parley-chat/parley/server/infra/descriptors"
+	"github.com/parley-chat/parley/server/infra/memory"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/barrier"
 	"github.com/parley-chat/parley/server/store/embedded/iowatch"

@@ -15,8 +15,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // harms are kinds of damage to a file.

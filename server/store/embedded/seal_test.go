@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 func openSealed(t *testing.T, dir, accept string) (*Store, error) {

@@ -11,8 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store/embedded/space"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // While a sync or a read hangs, the store says which one, and answers what needs no disk.

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // An encoded dead letter has its id and class as fields, and decodes to the same letter.

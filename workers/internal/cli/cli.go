@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parley-chat/parley/server/backend"
-	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/config"
+	"github.com/parley-chat/parley/server/infra/cmdline"
+	"github.com/parley-chat/parley/server/infra/config"
 	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/workers/ops/adminctl"

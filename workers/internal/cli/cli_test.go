@@ -13,8 +13,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
-	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/cmdline"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // environ is an environment in the form of os.Environ.

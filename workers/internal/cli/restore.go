@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parley-chat/parley/server/backend"
-	"github.com/parley-chat/parley/server/cmdline"
+	"github.com/parley-chat/parley/server/infra/cmdline"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/dial"
 	"github.com/parley-chat/parley/server/kafka/lag"

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/config"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/cmdline"
+	"github.com/parley-chat/parley/server/infra/config"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
 
@@ -21,7 +21,7 @@ func TestRunbooks(t *testing.T) {
 	if err != nil || len(pages) < 9 {
 		t.Fatal(pages, err)
 	}
-	names, err := os.ReadFile(filepath.Join("..", "..", "..", "server", "telemetry", "telemetry.go"))
+	names, err := os.ReadFile(filepath.Join("..", "..", "..", "server", "infra", "telemetry", "telemetry.go"))
 	testkit.Must(t, err)
 	var (
 		block   = regexp.MustCompile("(?s)```sh\n(.*?)```")

@@ -10,10 +10,10 @@ import (
 
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/infra/telemetry"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
-	"github.com/parley-chat/parley/server/telemetry"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // chunks is a store that dies or throttles at the second phase of creations.

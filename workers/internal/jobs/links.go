@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/view"
-	"github.com/parley-chat/parley/server/wait"
 	"github.com/parley-chat/parley/workers/observe"
 )
 

@@ -13,16 +13,16 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/identity/admin"
 	"github.com/parley-chat/parley/server/identity/parts"
+	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/limit"
 	"github.com/parley-chat/parley/server/limit/limitview"
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/routing"
-	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/workers/fanout"
 	"github.com/parley-chat/parley/workers/ops"
 	"github.com/parley-chat/parley/workers/pipeline"
-	"github.com/parley-chat/parley/workers/topicdoor"
+	"github.com/parley-chat/parley/workers/topicproxy"
 )
 
 const (
@@ -87,10 +87,10 @@ func (p *program) parts(
 			}
 			list = append(list, pipeline.Operators{Listen: p.cfg.Operators, TLS: p.cfg.Links, Key: key, Deliver: peers.redrive,
 				Replicas: true, Identity: identity,
-				Letters: topicdoor.NewLetters(peers.server, func(ctx context.Context) (int, error) {
+				Letters: topicproxy.NewLetters(peers.server, func(ctx context.Context) (int, error) {
 					return topic.DeclaredSlots(ctx, p.backend.Store)
 				}),
-				More: topicdoor.Handlers(topicdoor.Config{Servers: peers.server, Operator: ops.Operator, Logger: p.cfg.Logger})})
+				More: topicproxy.Handlers(topicproxy.Config{Servers: peers.server, Operator: ops.Operator, Logger: p.cfg.Logger})})
 		}
 	}
 	return list, nil

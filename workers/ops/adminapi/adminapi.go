@@ -17,9 +17,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/parley-chat/parley/gen/parley/admin/v1/adminv1connect"
+	"github.com/parley-chat/parley/server/audit"
 	"github.com/parley-chat/parley/server/identity/admin"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/workers/audit"
 )
 
 // Config is what the services work with. Parts that are nil have no service.

@@ -11,7 +11,7 @@ import (
 
 	adminv1 "github.com/parley-chat/parley/gen/parley/admin/v1"
 	"github.com/parley-chat/parley/gen/parley/admin/v1/adminv1connect"
-	"github.com/parley-chat/parley/workers/audit"
+	"github.com/parley-chat/parley/server/audit"
 	"github.com/parley-chat/parley/workers/ops/pagetoken"
 )
 

@@ -10,7 +10,7 @@ import (
 	adminv1 "github.com/parley-chat/parley/gen/parley/admin/v1"
 	"github.com/parley-chat/parley/gen/parley/admin/v1/adminv1connect"
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/workers/ops/opstest"
 )
 

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/cmdline"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/workers/ops/adminctl"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 	"github.com/parley-chat/parley/workers/ops/opstest"

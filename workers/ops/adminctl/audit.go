@@ -10,7 +10,7 @@ import (
 
 	adminv1 "github.com/parley-chat/parley/gen/parley/admin/v1"
 	"github.com/parley-chat/parley/gen/parley/admin/v1/adminv1connect"
-	"github.com/parley-chat/parley/server/cmdline"
+	"github.com/parley-chat/parley/server/infra/cmdline"
 )
 
 func (c *call) auditService() adminv1connect.AuditServiceClient {

@@ -15,10 +15,10 @@ import (
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 	"github.com/parley-chat/parley/workers/ops/opstest"

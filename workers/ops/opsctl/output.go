@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/parley-chat/parley/server/cmdline"
+	"github.com/parley-chat/parley/server/infra/cmdline"
 )
 
 // maxPage is the size of the largest page of a list.

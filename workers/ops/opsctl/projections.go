@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
-	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/cmdline"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 func listProjections(*flag.FlagSet) func(*call, []string) error {

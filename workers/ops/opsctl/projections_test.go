@@ -6,11 +6,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/ops/opstest"
 )
 

@@ -10,10 +10,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/topicstore"
 	"github.com/parley-chat/parley/server/kafka/topicstore/inspect"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 // What a log has made is shown, with what somebody has set since.

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/load/figure"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // How a topic is loaded.

@@ -12,8 +12,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/aws/smithy-go"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 const (

@@ -24,8 +24,8 @@ import (
 	"github.com/aws/smithy-go/logging"
 	"github.com/aws/smithy-go/middleware"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Config says where DynamoDB is. Region and credentials come from the usual places

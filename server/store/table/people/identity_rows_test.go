@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table/people"
-	"github.com/parley-chat/parley/server/testkit"
 )
 
 const at = 1_700_000_000_123

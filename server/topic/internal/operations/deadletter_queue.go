@@ -6,10 +6,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 const (

@@ -6,9 +6,9 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // resumeDeadLetters opens the topics that have messages which an earlier process was to store as dead

@@ -5,10 +5,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 	"github.com/parley-chat/parley/server/topic/refusal"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 const (

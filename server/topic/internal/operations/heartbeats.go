@@ -6,11 +6,11 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // Times of heartbeats.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // HQ-P01, HQ-P12, HQ-P16: the schedules have the values that operators are shown.

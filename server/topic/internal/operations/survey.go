@@ -5,10 +5,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/topic/internal/machine"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
 	"github.com/parley-chat/parley/server/topic/internal/storage"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 const (

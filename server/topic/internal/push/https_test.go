@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parley-chat/parley/server/egress"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/egress"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // What real webhooks answer, over TLS and through the guard of a server in development.

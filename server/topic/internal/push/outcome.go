@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/parley-chat/parley/server/egress"
+	"github.com/parley-chat/parley/server/infra/egress"
 )
 
 // verdict is what an outcome says about the message and the webhook.

@@ -15,8 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/parley-chat/parley/server/egress"
-	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/infra/egress"
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // The example of the specification (standard-webhooks.com, and the tests of its libraries): a receiver with one

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/parley-chat/parley/server/egress"
+	"github.com/parley-chat/parley/server/infra/egress"
 )
 
 // Bounds of requests.

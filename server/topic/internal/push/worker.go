@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/topic/internal/serving"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // MaxInFlight is how many messages of a group are under way at most: more would only wait for their host. A

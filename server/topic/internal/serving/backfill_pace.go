@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/pace"
+	"github.com/parley-chat/parley/server/infra/pace"
 )
 
 // presets by number. Limits of a preset are all set.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/topic/internal/machine"
-	"github.com/parley-chat/parley/server/wait"
 )
 
 // sweepEvery is at which the groups with members are looked at.

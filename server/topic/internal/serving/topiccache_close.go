@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/server/infra/wait"
 )
 
 const (
