@@ -25,7 +25,7 @@ var divisor = func() time.Duration {
 // shortened, so that a new timer is met in a run with short times, too. The night, with the
 // real ones, has those of other packages and of libraries.
 var inTheWay = []string{
-	"edge", "edge/h2", "delivery", "internal/api", "internal/streamwriter", "internal/topicrpc", "topic",
+	"infra/edge", "infra/edge/h2", "delivery", "internal/api", "internal/streamwriter", "internal/topicrpc", "topic",
 }
 
 // moreInTheWay are files of packages whose other times are not those of streams.
@@ -34,7 +34,7 @@ var moreInTheWay = []string{"internal/app/body.go", "internal/app/http.go"}
 // figures are the real times, which the tests count on: held is longer than each.
 var figures = map[string]string{
 	"delivery/hub.go":                 `c\.Heartbeat, 15\*time\.Second\)`,
-	"edge/h2/server.go":               `\spingAfter += 20 \* time\.Second[^=]+\spingTime += 10 \* time\.Second`,
+	"infra/edge/h2/server.go":         `\spingAfter += 20 \* time\.Second[^=]+\spingTime += 10 \* time\.Second`,
 	"internal/api/api.go":             `\sheartbeat += 15 \* time\.Second`,
 	"internal/app/body.go":            `bodyBounds\{all: 15 \* time\.Second`,
 	"internal/streamwriter/writer.go": `const Timeout = 10 \* time\.Second`,
