@@ -3,12 +3,10 @@
 // wrote, in binary and in JSON, with their validation rules, and through a schema
 // registry.
 //
-// It owns the rules and their reasons. It compares descriptors only: it reads no file, asks
-// no registry and decodes no event; schemacheck/differential does the last. Sources: the
-// updating rules of protobuf.dev, AIP-180, and the behaviour of registries and of buf
-// breaking where they are stricter. It is one package because its files share one state,
-// the comparer; decisions without it have packages of their own: kinds, constraint, part,
-// ruleexec and invariant.
+// It owns the rules and their reasons. It compares descriptors only: it reads no file, asks no
+// registry and decodes no event; schemacheck/differential does the last. Sources: the updating
+// rules of protobuf.dev, AIP-180, and the behaviour of registries and of buf breaking where they
+// are stricter.
 //
 // Concurrency: functions are pure and may run together.
 package compat

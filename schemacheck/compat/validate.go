@@ -6,7 +6,6 @@ import (
 	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/parley-chat/parley/schemacheck/compat/constraint"
 	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
@@ -52,20 +51,20 @@ func newReadsOld(id rule.ID) bool {
 }
 
 // Rule ids by what happened to a rule of protovalidate.
-var ruleIDs = map[constraint.Kind]map[constraint.Effect]rule.ID{
-	constraint.Plain: {constraint.Tighter: rule.ValidationTightened, constraint.Looser: rule.ValidationLoosened,
-		constraint.Replaced: rule.ValidationReplaced, constraint.Rewritten: rule.ValidationRewritten},
-	constraint.Required: {constraint.Tighter: rule.ValidationRequiredAdded,
-		constraint.Looser: rule.ValidationRequiredRemoved},
-	constraint.CEL: {constraint.Tighter: rule.CELRuleAdded, constraint.Looser: rule.CELRuleRemoved,
-		constraint.Replaced: rule.ValidationReplaced, constraint.Rewritten: rule.ValidationRewritten},
-	constraint.Longest: {constraint.Tighter: rule.ValidationTightened, constraint.Looser: rule.MaxItemsRaised,
-		constraint.Rewritten: rule.ValidationRewritten},
-	constraint.Ignore: {constraint.Tighter: rule.ValidationTightened, constraint.Looser: rule.ValidationDisabled,
-		constraint.Rewritten: rule.ValidationRewritten},
+var ruleIDs = map[constraintKind]map[constraintEffect]rule.ID{
+	limitConstraint: {valuesFewer: rule.ValidationTightened, valuesMore: rule.ValidationLoosened,
+		valuesOther: rule.ValidationReplaced, valuesSame: rule.ValidationRewritten},
+	requiredConstraint: {valuesFewer: rule.ValidationRequiredAdded,
+		valuesMore: rule.ValidationRequiredRemoved},
+	expressionConstraint: {valuesFewer: rule.CELRuleAdded, valuesMore: rule.CELRuleRemoved,
+		valuesOther: rule.ValidationReplaced, valuesSame: rule.ValidationRewritten},
+	lengthConstraint: {valuesFewer: rule.ValidationTightened, valuesMore: rule.MaxItemsRaised,
+		valuesSame: rule.ValidationRewritten},
+	ignoreConstraint: {valuesFewer: rule.ValidationTightened, valuesMore: rule.ValidationDisabled,
+		valuesSame: rule.ValidationRewritten},
 }
 
-func (c *comparer) reportConstraints(at protoreflect.Descriptor, changes []constraint.Change) {
+func (c *comparer) reportConstraints(at protoreflect.Descriptor, changes []constraintChange) {
 	for _, ch := range changes {
 		values := ch.Base + " to " + ch.Head
 		c.ruleInHead(ruleIDs[ch.Kind][ch.Effect], at, detail(strings.TrimSpace(ch.Path+" "+values)))
@@ -76,12 +75,12 @@ func (c *comparer) reportConstraints(at protoreflect.Descriptor, changes []const
 func (c *comparer) compareRules(b, h protoreflect.FieldDescriptor) {
 	was, is := withPredefined(c.base, fieldRules(b)),
 		withPredefined(c.head, fieldRules(h))
-	c.reportConstraints(h, constraint.Fields(was, is, c.trial.ZeroPasses(b), c.trial.ZeroPasses(h)))
+	c.reportConstraints(h, fieldConstraints(was, is, c.trial.ZeroPasses(b), c.trial.ZeroPasses(h)))
 	be, he := b.Enum(), h.Enum()
 	if b.IsMap() {
 		be, he = b.MapValue().Enum(), h.MapValue().Enum()
 	}
-	if be == nil || he == nil || !constraint.RefusesUnknown(was) && b.Cardinality() != protoreflect.Required {
+	if be == nil || he == nil || !refusesUnknown(was) && b.Cardinality() != protoreflect.Required {
 		return
 	}
 	for v := range schema.All(he.Values()) {
@@ -105,6 +104,6 @@ func (c *comparer) messageRules(b, h protoreflect.MessageDescriptor) {
 	was, err1 := protovalidate.ResolveMessageRules(b)
 	is, err2 := protovalidate.ResolveMessageRules(h)
 	if err1 == nil && err2 == nil {
-		c.reportConstraints(h, constraint.Messages(was, is))
+		c.reportConstraints(h, messageConstraints(was, is))
 	}
 }

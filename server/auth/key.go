@@ -7,9 +7,6 @@
 // not own users (it asks for their row to be there), what outlives the process (packages
 // below identity), nor what a principal may do (package chat).
 //
-// It is one package because a token is checked against the keys, what was revoked and what is
-// remembered of it at once, and each of these decides about the others' memory.
-//
 // Concurrency: everything is safe for use by many goroutines. A verified token
 // is remembered, so that a request costs a hash and a few lookups.
 package auth

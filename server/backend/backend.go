@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/backend/clock"
-	"github.com/parley-chat/parley/server/backend/private"
 	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/commitlog"
 	"github.com/parley-chat/parley/server/eventlog"
@@ -79,7 +78,7 @@ func Open(cfg Config) (*Backend, error) {
 	if err := backup.CheckUnfinished(dir); err != nil {
 		return nil, err
 	}
-	if err := private.Tighten(dir); err != nil {
+	if err := makePrivate(dir); err != nil {
 		return nil, err
 	}
 	cfg.opening("the store in %s", dir)

@@ -7,7 +7,6 @@ import (
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/plan"
-	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -144,7 +143,7 @@ func (s *Service) change(callerCtx context.Context, c command.Change) (out chang
 	if !allowed {
 		return out, err
 	}
-	err = s.exclusive(callerCtx, c.Caller, c.ChatID, func(ctx context.Context, q *queue.Chat) error {
+	err = s.exclusive(callerCtx, c.Caller, c.ChatID, func(ctx context.Context, q *queuedChat) error {
 		if q.Head.Version < out.state.Head.Version {
 			q.Head = out.state.Head
 		}
@@ -158,7 +157,7 @@ func (s *Service) change(callerCtx context.Context, c command.Change) (out chang
 // failures bring the present rows, all of one moment, so a change that these refuse is
 // refused.
 func (s *Service) commitChange(
-	callerCtx, ctx context.Context, q *queue.Chat, c command.Change, out *changeOutcome,
+	callerCtx, ctx context.Context, q *queuedChat, c command.Change, out *changeOutcome,
 ) error {
 	for backoff := s.commits.Backoff(); ; {
 		st := out.state

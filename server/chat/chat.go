@@ -3,12 +3,10 @@
 //
 // A command goes top down through the package: its own file (send.go, change.go, create.go,
 // member.go, read.go, count.go), which lets it in (access.go), makes a plan of it and runs that,
-// those that change the chat as a whole in the chat's queue (queue.go). The parts have packages of
-// their own: command has the requests of callers, admit the admission to a queue, queue the order
-// in a chat, plan the rules and plans as pure functions, commit the outcome of a plan, people the
+// those that change the chat as a whole in the chat's queue (queues.go, execute.go). The parts have packages of
+// their own: command has the requests of callers, admit the admission to a queue, plan the rules and plans as pure functions, commit the outcome of a plan, people the
 // rows of users, timestamp the times. Permissions to read (package view), delivery and transport
-// are elsewhere. It is one package because all commands share admission, the clock and the
-// committer.
+// are elsewhere.
 //
 // Nothing is answered before it is durable: success follows the store's commit, and an error or a
 // repeated answer waits until the rows from which it was read are durable.
@@ -16,8 +14,8 @@
 // # Concurrency
 //
 // A Service is safe for use by many goroutines and starts none: commands of one
-// chat pass one queue, led by one of the callers on its own goroutine (see package
-// queue), and read positions are committed in groups in the same way (package
+// chat pass one queue, led by one of the callers on its own goroutine (see
+// queues), and read positions are committed in groups in the same way (package
 // groupcommit). No mutex is held across a call of the store or a hook. The mutexes, one per
 // shard of the queues and of the admission, the groups', and the clock's, are never held together.
 package chat
@@ -36,7 +34,6 @@ import (
 	"github.com/parley-chat/parley/server/chat/commit"
 	"github.com/parley-chat/parley/server/chat/groupcommit"
 	"github.com/parley-chat/parley/server/chat/plan"
-	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/infra/wait"
@@ -180,7 +177,7 @@ func (c *Config) setDefaults() {
 type Service struct {
 	cfg       Config
 	planner   plan.Planner
-	queues    *queue.Queues
+	queues    *queues
 	admission *admit.Admission
 	clock     *timestamp.Clock
 	commits   *commit.Committer
@@ -206,7 +203,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		CountChats: func(ctx context.Context, users []string) error { return s.people.Count(ctx, users) },
 	})
 	s.people = peopleRows{Store: s.commits}
-	s.queues = queue.New(queue.Config{Execute: s.execute, Waiting: cfg.Queue, Heads: cfg.Heads})
+	s.queues = newQueues(queueConfig{Execute: s.execute, Waiting: cfg.Queue, Heads: cfg.Heads})
 	s.reads = newReads(s)
 	s.clock = cmp.Or(cfg.Stamps, timestamp.New(cfg.Store, cfg.Clock))
 	return s, s.clock.Load(ctx)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/plan"
-	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -28,7 +27,7 @@ func (s *Service) CheckCount(callerCtx context.Context, chatID string) (found Co
 	if err := command.CheckChat(chatID); err != nil {
 		return Count{}, err
 	}
-	err = s.exclusive(callerCtx, "", chatID, func(ctx context.Context, q *queue.Chat) error {
+	err = s.exclusive(callerCtx, "", chatID, func(ctx context.Context, q *queuedChat) error {
 		found, err = s.checkCount(callerCtx, ctx, q)
 		return err
 	})
@@ -38,7 +37,7 @@ func (s *Service) CheckCount(callerCtx context.Context, chatID string) (found Co
 // countAttempts is how often a count starts over because the chat has changed.
 const countAttempts = 5
 
-func (s *Service) checkCount(callerCtx, ctx context.Context, q *queue.Chat) (Count, error) {
+func (s *Service) checkCount(callerCtx, ctx context.Context, q *queuedChat) (Count, error) {
 	for range countAttempts {
 		var err error
 		if q.Head, err = s.commits.Head(ctx, q.ID); err != nil {

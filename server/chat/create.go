@@ -8,7 +8,6 @@ import (
 
 	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/plan"
-	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	rows "github.com/parley-chat/parley/server/store/table/people"
@@ -105,7 +104,7 @@ func (s *Service) findDirect(ctx context.Context, c CreateDirect, key command.Id
 func (s *Service) create(
 	callerCtx context.Context, caller, chatID string, make func(at int64) (*plan.Plan, error),
 ) error {
-	return s.exclusive(callerCtx, caller, chatID, func(ctx context.Context, q *queue.Chat) error {
+	return s.exclusive(callerCtx, caller, chatID, func(ctx context.Context, q *queuedChat) error {
 		for backoff := s.commits.Backoff(); ; {
 			p, err := make(s.timestamp(0))
 			if err != nil {
@@ -229,7 +228,7 @@ func (s *Service) finishPending(callerCtx context.Context, chatID, creator strin
 			continue
 		}
 		var more bool
-		err = s.exclusive(callerCtx, "", chatID, func(ctx context.Context, q *queue.Chat) error {
+		err = s.exclusive(callerCtx, "", chatID, func(ctx context.Context, q *queuedChat) error {
 			st, err := s.pendingState(ctx, q, items[0], items[1])
 			if err == nil {
 				more, err = s.finishChunk(callerCtx, ctx, q, st)
@@ -266,7 +265,7 @@ func (s *Service) dropBlocking(
 
 // pendingState makes the state that a chunk is decided on, of rows read before.
 func (s *Service) pendingState(
-	ctx context.Context, q *queue.Chat, pendingItem, chatItem store.Item,
+	ctx context.Context, q *queuedChat, pendingItem, chatItem store.Item,
 ) (*plan.State, error) {
 	if err := s.ensureHead(ctx, q); err != nil {
 		return nil, err
@@ -282,7 +281,7 @@ func (s *Service) pendingState(
 // are pending. Only what the store refuses counts as retried. A chunk that failed because
 // a member left or a message was sent since its rows were read is another chunk, planned on
 // the present rows; that happens in every busy group.
-func (s *Service) finishChunk(callerCtx, ctx context.Context, q *queue.Chat, st *plan.State) (more bool, err error) {
+func (s *Service) finishChunk(callerCtx, ctx context.Context, q *queuedChat, st *plan.State) (more bool, err error) {
 	for backoff := s.commits.Backoff(); ; {
 		if st.Chat.Status != table.Active {
 			return false, s.commits.Durable(ctx, command.ChatNotActive)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/plan"
-	"github.com/parley-chat/parley/server/chat/queue"
 )
 
 // Send stores a message. Errors: ErrInvalidArgument, ErrNotAMember,
@@ -34,7 +33,7 @@ func (s *Service) Send(ctx context.Context, r Send) (Sent, error) {
 		if stored, ok := s.forward(ctx, m); ok {
 			return stored, nil
 		}
-		sent, err = s.queues.Submit(ctx, m.ChatID, &queue.Command{Caller: m.Caller, Send: m})
+		sent, err = s.queues.Submit(ctx, m.ChatID, &queuedCommand{Caller: m.Caller, Send: m})
 	}
 	if err != nil {
 		return Sent{}, open("client_message_id", m.ClientMessageID, err)
@@ -55,7 +54,7 @@ func (s *Service) forward(ctx context.Context, m *command.Message) (Sent, bool) 
 // executeSends stores the messages of a group in one plan. Those whose own conditions
 // fail get their outcome, and the others share another plan.
 func (s *Service) executeSends(
-	callerCtx, ctx context.Context, q *queue.Chat, group []*queue.Command,
+	callerCtx, ctx context.Context, q *queuedChat, group []*queuedCommand,
 ) ([]plan.Outcome, error) {
 	sends := newSendGroup(group)
 	if err := s.ensureHead(ctx, q); err != nil {
@@ -115,7 +114,7 @@ type sendGroup struct {
 	fromRows bool               // an outcome comes from rows that were read
 }
 
-func newSendGroup(group []*queue.Command) *sendGroup {
+func newSendGroup(group []*queuedCommand) *sendGroup {
 	g := &sendGroup{outcomes: make([]plan.Outcome, len(group)), open: make([]*command.Message, len(group))}
 	for i, c := range group {
 		g.outcomes[i].Retry, g.open[i] = true, c.Send

@@ -14,9 +14,6 @@
 // Memory is bounded: tables are read side by side in the order of their keys; in memory are
 // one chat's members and recent leavers, and 8 bytes for each event in the log.
 //
-// It is one package because the tables are read side by side, by one cursor that all
-// comparisons share.
-//
 // Concurrency: [Run] has the data directory to itself and runs on one goroutine.
 package check
 

@@ -11,9 +11,6 @@
 //
 // Concurrency: a Log is safe for concurrent use. A Batch never changes once it is made and
 // is shared by all its readers.
-//
-// It is one package because positions, batches and producers change together, in one write
-// under one lock of their partition, and a batch in memory is what the write stores.
 package commitlog
 
 import (

@@ -4,7 +4,6 @@ import (
 	"errors"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
-	"github.com/parley-chat/parley/server/delivery/sendqueue"
 )
 
 // Errors of streams.
@@ -12,7 +11,7 @@ var (
 	// ErrStreamGone says that the stream is not open, or is not one of this user.
 	ErrStreamGone = errors.New("delivery: no such stream")
 	// ErrPosition says that a position beyond the last sent was acknowledged.
-	ErrPosition = sendqueue.ErrPosition
+	ErrPosition = errors.New("delivery: position was never sent")
 	// ErrNotYours says that a token of another session of the user was to extend a stream.
 	ErrNotYours = errors.New("delivery: another session")
 )

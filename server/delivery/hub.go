@@ -12,13 +12,11 @@
 //
 // # The way of a change
 //
-// chat.go takes a delivery, puts the chat's changes in order and sends them to the
-// subscriptions (subscription.go); gap.go reads what is missing. membership.go finds
-// the streams that should be subscribed and are not. catchup.go brings a new stream
-// to where the others are, resync.go an open one that may have missed something;
-// both read with activate.go. streams.go opens and ends streams, stream.go is one.
-// They are one package because they share one lock and one set of indexes: which
-// streams a chat has, and which chats a stream.
+// chat.go takes a delivery, puts the chat's changes in order and sends them to the subscriptions
+// (subscription.go); gap.go reads what is missing. membership.go finds the streams that should be
+// subscribed and are not. catchup.go brings a new stream to where the others are, resync.go an
+// open one that may have missed something; both read with activate.go. streams.go opens and ends
+// streams, stream.go is one.
 //
 // # Concurrency
 //
@@ -38,7 +36,6 @@ import (
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
-	"github.com/parley-chat/parley/server/delivery/sendqueue"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -98,7 +95,7 @@ type Config struct {
 	MaxRecent      int           // changes of a chat kept for streams that catch up; 32
 	// Limits bound each stream: 2,048 frames and 4 MiB waiting, 1,000 frames and
 	// 1 MiB unacknowledged, 90 s of lease.
-	Limits sendqueue.Limits
+	Limits QueueLimits
 }
 
 func (c Config) withDefaults() (Config, error) {

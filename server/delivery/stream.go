@@ -8,7 +8,6 @@ import (
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/server/delivery/frame"
-	"github.com/parley-chat/parley/server/delivery/sendqueue"
 	"github.com/parley-chat/parley/server/view"
 )
 
@@ -23,7 +22,7 @@ type Stream struct {
 	service    string
 	serviceKey string
 	opened     time.Time
-	queue      *sendqueue.Queue
+	queue      *sendQueue
 	catchUp    catchUp
 
 	expires       time.Time
@@ -49,7 +48,7 @@ func newStream(h *Hub, p OpenParams, tok view.Token, now time.Time) *Stream {
 		service:      p.Service,
 		serviceKey:   p.ServiceKey,
 		opened:       now,
-		queue:        sendqueue.New(&h.cfg.Limits),
+		queue:        newSendQueue(&h.cfg.Limits),
 		catchUp:      catchUp{catchUpPlan: planCatchUp(p.Token != "", tok, p.Known)},
 		expires:      p.ExpiresAt,
 		departed:     departureSet{},

@@ -1,13 +1,11 @@
 // Package link carries committed changes from the process that made them to the
 // processes that hold streams of the users concerned.
 //
-// It owns the transport (one RPC service on a listener of its own, between processes
-// that share a secret), the queues in front of it, and the routing of a change: its
-// members, their servers, the links to those. It does not own the table of users and
-// servers (package routing), the sequence numbers by which losses are detected (package
-// delivery/linkseq), or what a hub does with a change (package delivery).
-// It is one package because queues, routing and transport share the peers and their
-// counters.
+// It owns the transport (one RPC service on a listener of its own, between processes that share a
+// secret), the queues in front of it, and the routing of a change: its members, their servers,
+// the links to those. It does not own the table of users and servers (package routing), the
+// sequence numbers by which losses are detected (package delivery/linkseq), or what a hub does
+// with a change (package delivery).
 //
 // # Rules
 //

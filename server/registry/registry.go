@@ -3,12 +3,9 @@
 // keeps all of it in the store, and accepts a new version only if the rules of
 // schemacheck allow it.
 //
-// It owns the table schemas; equal schemas share an id, in all subjects. It does not own
-// the rules (schemacheck/gate), what a schema's identity is (package source), HTTP (package
-// api), or which schemas Parley has (package event). Schemas are protobuf; other types are
-// refused. It is one package because each operation reads a snapshot of a subject and
-// writes under the condition that it holds; code without a store is in source and
-// schemacheck.
+// It owns the table schemas; equal schemas share an id, in all subjects. It does not own the
+// rules (schemacheck/gate), what a schema's identity is (package source), HTTP (package api), or
+// which schemas Parley has (package event). Schemas are protobuf; other types are refused.
 //
 // Concurrency: safe for use by many goroutines and processes. A change of a subject
 // compares and sets the subject's revision: of two that race one wins, and the

@@ -1,11 +1,9 @@
 // Package routing records which process holds the streams of which users.
 //
-// It owns the rows of that table, the lease that keeps a process's rows alive, the
-// shared cache of member lists, and the channel on which processes nudge relays. It
-// owns no durable state: all of it may be lost at any time, and [Lease] restores it. It
-// does not own streams (package delivery) or what is sent over links (package link).
-// It is one package because rows, leases, lists and nudges share a client of Redis, the names of
-// its keys and the permissions of its user.
+// It owns the rows of that table, the lease that keeps a process's rows alive, the shared cache
+// of member lists, and the channel on which processes nudge relays. It owns no durable state: all
+// of it may be lost at any time, and [Lease] restores it. It does not own streams (package
+// delivery) or what is sent over links (package link).
 //
 // # Rows and leases
 //

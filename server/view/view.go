@@ -30,11 +30,9 @@
 //
 // # Files
 //
-// view.go reads rows and single chats, chats.go overviews and the lists of chats and
-// members, messages.go messages, changes.go what changed in a chat. list.go loads a
-// user's chats, paging.go goes through them, token.go has both kinds of tokens. They are
-// one package because every answer is confirmed by the same last read, and each list
-// uses all of tokens, pages and overviews.
+// view.go reads rows and single chats, chats.go overviews and the lists of chats and members,
+// messages.go messages, changes.go what changed in a chat. list.go loads a user's chats,
+// paging.go goes through them, token.go has both kinds of tokens.
 //
 // # Concurrency
 //

@@ -13,12 +13,12 @@
 // partition. A partition whose record must wait is paused, and resumes at that record; the others continue meanwhile.
 // Rebalances wait for the end of a round. Records that were fetched of a partition are dropped when it is revoked.
 //
-//	permanent      dead letter, commit
-//	downstream     a few quick retries, skip, commit
-//	authoritative  pause the partition, retry later
-//	fatal          the engine ends; its owner starts it again
-//	unknown        counted durably; a dead letter after three attempts
-//	ignored        counted, commit
+// permanent      dead letter, commit
+// downstream     a few quick retries, skip, commit
+// authoritative  pause the partition, retry later
+// fatal          the engine ends; its owner starts it again
+// unknown        counted durably; a dead letter after three attempts
+// ignored        counted, commit
 //
 // Errors of other packages have their class from one table (see ClassOf). A panic is unknown.
 // A record that crashes the process is found by working on the suspects one by one (package
@@ -34,9 +34,6 @@
 // parked): its later records follow, in order, until an operator has all of them redriven
 // or discarded. Other keys continue. The number of parked records is bounded; beyond that
 // the partition waits.
-//
-// It is one package because one state, that of a partition, decides which record comes next, which are committed and
-// which are parked.
 //
 // Concurrency: an Engine is run by one goroutine; handlers are called from many.
 package consume

@@ -14,7 +14,6 @@ import (
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
 	"github.com/parley-chat/parley/server/audit"
 	"github.com/parley-chat/parley/workers/ops/redact"
-	"github.com/parley-chat/parley/workers/ops/roles"
 )
 
 // recordTime bounds the writing of a call's end, once the call is over.
@@ -72,8 +71,8 @@ func (r *record) begin(ctx context.Context, spec connect.Spec, req any) (err err
 	if !r.effects.changes && !r.effects.reveals {
 		return nil
 	}
-	if op, _ := Operator(ctx); r.effects.reveals && !op.Role.Includes(roles.Content) {
-		return r.s.refuseRole(ctx, r.procedure, roles.Content)
+	if op, _ := Operator(ctx); r.effects.reveals && !op.Role.Includes(contentRole) {
+		return r.s.refuseRole(ctx, r.procedure, contentRole)
 	}
 	request := asJSON(redacted(msg))
 	if r.effects.execute {

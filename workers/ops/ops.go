@@ -10,7 +10,7 @@
 // # Trust
 //
 // Every call carries an operator's token; tokens of users are refused, and so are calls that
-// want more than the token's role (package roles). Without TLS the listener is on loopback
+// want more than the token's role (LeastRole). Without TLS the listener is on loopback
 // only; with TLS both sides show certificates of the same authority. User content is shown
 // only to moderators who ask for it. Such calls, and those that change something, leave two
 // rows in the store with the operator's name: one before they act, one when they have ended
@@ -21,9 +21,6 @@
 //
 // A Service is safe for concurrent use; at most maxCalls calls run at a time, since
 // each may read a whole topic.
-//
-// It is one package because every call passes the same admission and audit, and no other
-// package may let an operator in.
 package ops
 
 import (
@@ -47,7 +44,6 @@ import (
 	"github.com/parley-chat/parley/workers/deadletter"
 	"github.com/parley-chat/parley/workers/migrate"
 	"github.com/parley-chat/parley/workers/ops/events"
-	"github.com/parley-chat/parley/workers/ops/roles"
 )
 
 // Limits of calls.
@@ -148,7 +144,7 @@ func (s *Service) admit(next http.Handler) http.Handler {
 		op, err := s.cfg.Key.Operator(r.Header, s.cfg.Clock())
 		if err == nil {
 			ctx := context.WithValue(r.Context(), operatorKey{}, op)
-			if least, _ := roles.Least(r.URL.Path); !op.Role.Includes(least) {
+			if least, _ := LeastRole(r.URL.Path); !op.Role.Includes(least) {
 				_ = errorWriter.Write(w, r, s.public(ctx, r.URL.Path, s.refuseRole(ctx, r.URL.Path, least)))
 				return
 			}
@@ -172,7 +168,7 @@ func (s *Service) admit(next http.Handler) http.Handler {
 func (s *Service) refuseRole(ctx context.Context, path string, least auth.Role) error {
 	op, _ := Operator(ctx)
 	what := "procedure" + path
-	if _, known := roles.Least(path); !known {
+	if _, known := LeastRole(path); !known {
 		what = "procedure/unknown"
 	}
 	s.cfg.Logger.WarnContext(ctx, "ops: refused a role", "by", op.Name, "role", op.Role, "procedure", what)

@@ -30,10 +30,8 @@
 //
 // # Concurrency
 //
-// Nudge and Stats are safe for concurrent use and never wait. Everything else belongs to
-// the one goroutine that calls Run (or, in tests, Cycle). The relay is
-// one package because that goroutine is one state machine: its parts share the chats that
-// wait.
+// Nudge and Stats are safe for concurrent use and never wait. Everything else belongs to the one
+// goroutine that calls Run (or, in tests, Cycle).
 package relay
 
 import (

@@ -1,9 +1,8 @@
 // Package command is the program schemacheck: its arguments, its sub-commands and
 // its exit code.
 //
-// It owns how the program is used. The rules are in compat, the reading of schemas
-// in load, the formats in report.
-// It is one package because its sub-commands share options, sources and exit codes.
+// It owns how the program is used. The rules are in compat, the reading of schemas in load, the
+// formats in report.
 //
 // Concurrency: Run may be called together for different environments.
 package command

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
-	"github.com/parley-chat/parley/schemacheck/internal/difference"
 	"github.com/parley-chat/parley/schemacheck/internal/report"
 )
 
@@ -35,7 +34,7 @@ func diff(ctx context.Context, args []string, e Env) error {
 	is, _ := v.scoped(v.head.Files)
 	was, _ := v.scoped(v.bases[len(v.bases)-1].Files)
 	if _, err := fmt.Fprint(e.Stdout,
-		v.changes(r, difference.Between(schema.New(was, v.o.Events...), schema.New(is, v.o.Events...)))); err != nil {
+		v.changes(r, report.Between(schema.New(was, v.o.Events...), schema.New(is, v.o.Events...)))); err != nil {
 		return fmt.Errorf("write the differences: %w", err)
 	}
 	if !r.Clean() {
@@ -46,7 +45,7 @@ func diff(ctx context.Context, args []string, e Env) error {
 
 // changes writes differences with the findings about them. A finding about no listed
 // change stands at the end.
-func (v *verdict) changes(r *report.Report, groups []difference.Group) string {
+func (v *verdict) changes(r *report.Report, groups []report.Group) string {
 	var b strings.Builder
 	left := slices.Clone(r.Findings)
 	take := func(of func(report.Finding) bool) (found []report.Finding) {
@@ -89,7 +88,7 @@ func (v *verdict) changes(r *report.Report, groups []difference.Group) string {
 }
 
 // as says what a type is judged as.
-func as(r *report.Report, g difference.Group) string {
+func as(r *report.Report, g report.Group) string {
 	for _, e := range r.Judged.Events {
 		if e.Name == g.Name && e.Declared {
 			return fmt.Sprintf(", an event on %s", e.Topic)

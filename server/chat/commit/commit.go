@@ -3,7 +3,7 @@
 //
 // It owns the time limit of each call, the retries and their waits, and the resolution
 // of unknown outcomes. It does not own what plans contain (package plan), nor in which
-// order those of a chat run (package queue). A Committer has no state of its own and may
+// order those of a chat run (package chat). A Committer has no state of its own and may
 // be used by many goroutines.
 package commit
 

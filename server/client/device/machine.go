@@ -12,13 +12,11 @@
 //
 // # Files
 //
-// machine.go has the Machine and what the app does with it, call.go the calls that it
-// makes, plan.go decides which. Their answers go through results.go, frames and ends of the
-// stream through stream.go. chat.go is one chat as it stands in the list, change.go applies
-// what changed, content.go the messages and members of a chat that is open, membership.go
-// decides whether the user is in it, outbox.go sends, marks.go reports what was read. They
-// are one package because each input may change all of them, and a port of the Machine must
-// be complete.
+// machine.go has the Machine and what the app does with it, call.go the calls that it makes,
+// plan.go decides which. Their answers go through results.go, frames and ends of the stream
+// through stream.go. chat.go is one chat as it stands in the list, change.go applies what
+// changed, content.go the messages and members of a chat that is open, membership.go decides
+// whether the user is in it, outbox.go sends, marks.go reports what was read.
 //
 // # Concurrency
 //

@@ -2,19 +2,16 @@
 // until it is stored, once, and a [Consumer] that has handlers called for the messages of a
 // group and acknowledges what they have handled.
 //
-//	client, err := topic.Dial(topic.Config{BaseURL: "https://chat.example.com", Token: token})
-//	publisher, err := client.Publisher("orders", topic.PublisherConfig{})
-//	results, err := publisher.Publish(ctx, &topic.Message{Key: "order-1", Payload: payload})
+// client, err := topic.Dial(topic.Config{BaseURL: "https://chat.example.com", Token: token})
+// publisher, err := client.Publisher("orders", topic.PublisherConfig{})
+// results, err := publisher.Publish(ctx, &topic.Message{Key: "order-1", Payload: payload})
 //
-//	consumer, err := client.Consumer("orders", "billing", topic.ConsumerConfig{Handler: bill})
-//	err = consumer.Run(ctx) // until ctx ends, then finishes what it has begun
+// consumer, err := client.Consumer("orders", "billing", topic.ConsumerConfig{Handler: bill})
+// err = consumer.Run(ctx) // until ctx ends, then finishes what it has begun
 //
 // It owns connections, retries and the order of a key's messages within a consumer. It knows the
 // server by its contracts only. The server decides what a message is, where a group begins and when a
 // message is delivered again.
-//
-// It is one package because a program needs both ends of a topic under one name, and the parts
-// without connections (inbox, buffer, pulse, retry) have no other user.
 //
 // # Guarantees
 //

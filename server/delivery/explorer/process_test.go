@@ -19,7 +19,6 @@ import (
 	"github.com/parley-chat/parley/server/client/device"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/delivery/linkseq"
-	"github.com/parley-chat/parley/server/delivery/sendqueue"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
@@ -79,7 +78,7 @@ func (w *world) newProcess() *process {
 	p.hub, err = delivery.New(delivery.Config{
 		History: p.history, Process: p.name, Source: source, Clock: clock, NewID: w.newID(nil),
 		Delivered: p.chats.Delivered,
-		MaxReplay: w.maxReplay, MaxRecent: w.maxRecent, Limits: sendqueue.Limits{Frames: w.maxFrames}, Durable: durable,
+		MaxReplay: w.maxReplay, MaxRecent: w.maxRecent, Limits: delivery.QueueLimits{Frames: w.maxFrames}, Durable: durable,
 	})
 	if err != nil {
 		w.failf("hub: %v", err)

@@ -11,9 +11,6 @@
 // (package chat/plan); the creation of a group reads it again once that is committed.
 // Settings stand in the users row, which such a plan compares, too.
 //
-// It is one package because all of it stands in the same two rows of a person, and a deletion
-// ends all of it.
-//
 // # What stays open
 //
 // Every change is one plan under conditions on what it was decided on. After an unknown

@@ -1,13 +1,11 @@
 // Package api serves the RPCs of Parley: Connect, gRPC and gRPC-Web on the same
 // paths, in protobuf and JSON.
 //
-// It owns what is between the wire and the use cases: handlers, one file per service;
-// what the chain around them asks (callers, validity, durability); the table of errors;
-// limits. It does not own the chain's order (package rpc), rules of chats (package chat),
-// what a user may see (package view), streams (package delivery), authentication (package
-// auth wraps it), or the listener.
-// It is one package because all services share the interceptor, the table of errors and
-// the limits; a service more is a file more.
+// It owns what is between the wire and the use cases: handlers, one file per service; what the
+// chain around them asks (callers, validity, durability); the table of errors; limits. It does
+// not own the chain's order (package rpc), rules of chats (package chat), what a user may see
+// (package view), streams (package delivery), authentication (package auth wraps it), or the
+// listener.
 //
 // # Concurrency
 //
@@ -93,14 +91,6 @@ type Service struct {
 	Handler func(options ...connect.HandlerOption) (path string, handler http.Handler)
 	// Explain, if given, says what clients see of the service's own errors; nil for others.
 	Explain func(err error) *Refusal
-}
-
-// Refusal is what a client sees of an error.
-type Refusal struct {
-	Code   connect.Code
-	Reason string // stable name
-	Text   string
-	Retry  time.Duration // when to retry; 0: a retry does not help
 }
 
 // PeerStreams forwards calls to streams of other processes. Errors are those of package

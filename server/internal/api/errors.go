@@ -34,118 +34,107 @@ const (
 	reasonDeadline = "DEADLINE_EXCEEDED"
 )
 
-// mapping is a row of the table of errors: what a client sees of a sentinel.
-type mapping struct {
-	is     error
-	code   connect.Code
-	reason string
-	// text is what the client reads. Empty: the error's own, from the sentinel on;
-	// only for sentinels that explain what the caller sent.
-	text  string
-	retry time.Duration // when to retry; 0: a retry does not help
-}
+// refusals is the table of errors of chats and streams, and of all that services share. Errors that are
+// in no table are internal and their text is hidden.
+var refusals = Refusals{
+	{Is: auth.ErrMissingToken, Code: connect.CodeUnauthenticated, Reason: "UNAUTHENTICATED",
+		Text: "an access token is required: Authorization: Bearer <token>"},
+	{Is: auth.ErrNotBearer, Code: connect.CodeUnauthenticated, Reason: "UNAUTHENTICATED",
+		Text: "the header must be one: Authorization: Bearer <token>"},
+	{Is: auth.ErrOtherKey, Code: connect.CodeUnauthenticated, Reason: "UNAUTHENTICATED",
+		Text: "the access token is another server's, or of an older data directory"},
+	{Is: auth.ErrRevoked, Code: connect.CodeUnauthenticated, Reason: "UNAUTHENTICATED",
+		Text: "the access token is of a session that was ended"},
+	{Is: auth.ErrInvalidToken, Code: connect.CodeUnauthenticated, Reason: "UNAUTHENTICATED",
+		Text: "the access token is not valid"},
+	{Is: auth.ErrOtherUser, Code: connect.CodePermissionDenied, Reason: "FORBIDDEN",
+		Text: "Parley-As-User must name one user whom the service account may speak for, and who is active"},
+	{Is: auth.ErrScope, Code: connect.CodePermissionDenied, Reason: "FORBIDDEN",
+		Text: "the caller needs a service account's key with the scope for this"},
+	{Is: auth.ErrUninformed, Code: connect.CodeUnavailable, Reason: "UNAVAILABLE",
+		Text: "it is not known just now whether the session was ended", Retry: time.Second},
+	{Is: auth.ErrTokenExpired, Code: connect.CodeUnauthenticated, Reason: "TOKEN_EXPIRED",
+		Text: "the access token has expired"},
 
-// mappings is the one table of errors, searched from the top. Errors that are
-// not in it are internal and their text is hidden.
-var mappings = []mapping{
-	{is: auth.ErrMissingToken, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED",
-		text: "an access token is required: Authorization: Bearer <token>"},
-	{is: auth.ErrNotBearer, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED",
-		text: "the header must be one: Authorization: Bearer <token>"},
-	{is: auth.ErrOtherKey, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED",
-		text: "the access token is another server's, or of an older data directory"},
-	{is: auth.ErrRevoked, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED",
-		text: "the access token is of a session that was ended"},
-	{is: auth.ErrInvalidToken, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED",
-		text: "the access token is not valid"},
-	{is: auth.ErrOtherUser, code: connect.CodePermissionDenied, reason: "FORBIDDEN",
-		text: "Parley-As-User must name one user whom the service account may speak for, and who is active"},
-	{is: auth.ErrScope, code: connect.CodePermissionDenied, reason: "FORBIDDEN",
-		text: "the caller needs a service account's key with the scope for this"},
-	{is: auth.ErrUninformed, code: connect.CodeUnavailable, reason: "UNAVAILABLE",
-		text: "it is not known just now whether the session was ended", retry: time.Second},
-	{is: auth.ErrTokenExpired, code: connect.CodeUnauthenticated, reason: "TOKEN_EXPIRED",
-		text: "the access token has expired"},
+	{Is: chat.ErrNotAMember, Code: connect.CodePermissionDenied, Reason: "NOT_A_MEMBER",
+		Text: "not a member of this chat"},
+	{Is: chat.ErrForbidden, Code: connect.CodePermissionDenied, Reason: "FORBIDDEN",
+		Text: "the caller's role does not allow this"},
+	{Is: chat.ErrChatFull, Code: connect.CodeFailedPrecondition, Reason: "CHAT_FULL",
+		Text: "the chat has as many members as it can have"},
+	{Is: chat.ErrTooManyChats, Code: connect.CodeFailedPrecondition, Reason: "TOO_MANY_CHATS"},
+	{Is: chat.ErrInvalidOperation, Code: connect.CodeFailedPrecondition, Reason: "INVALID_OPERATION",
+		Text: "not possible in this chat"},
+	{Is: chat.ErrAlreadyMember, Code: connect.CodeAlreadyExists, Reason: "ALREADY_MEMBER",
+		Text: "the user is a member already"},
+	{Is: chat.ErrMemberNotFound, Code: connect.CodeNotFound, Reason: "MEMBER_NOT_FOUND", Text: "the user is not a member"},
+	{Is: chat.ErrUserNotFound, Code: connect.CodeNotFound, Reason: "USER_NOT_FOUND"},
+	{Is: chat.ErrKeyReused, Code: connect.CodeInvalidArgument, Reason: "IDEMPOTENCY_KEY_REUSED",
+		Text: "this request id was used before with other content"},
+	{Is: chat.ErrVersionMismatch, Code: connect.CodeAborted, Reason: "VERSION_MISMATCH",
+		Text: "the chat has another version than expected"},
+	{Is: chat.ErrBusy, Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
+		Text: "this user has too many requests under way: wait for their answers", Retry: time.Second},
+	{Is: limit.ErrStreams, Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
+		Text: "this client address has as many streams as it may have", Retry: 10 * time.Second},
+	{Is: limit.ErrOverloaded, Code: connect.CodeUnavailable, Reason: "UNAVAILABLE",
+		Text: "the server has more to do than it can", Retry: time.Second},
+	{Is: limit.ErrUnavailable, Code: connect.CodeUnavailable, Reason: "UNAVAILABLE",
+		Text: "this cannot be done just now", Retry: time.Second},
+	{Is: chat.ErrInvalidArgument, Code: connect.CodeInvalidArgument, Reason: reasonInvalid},
+	{Is: limit.ErrNoRule, Code: connect.CodeInternal, Reason: reasonInternal}, // a defect of this program
+	{Is: chat.ErrPanic, Code: connect.CodeInternal, Reason: reasonInternal},
 
-	{is: chat.ErrNotAMember, code: connect.CodePermissionDenied, reason: "NOT_A_MEMBER",
-		text: "not a member of this chat"},
-	{is: chat.ErrForbidden, code: connect.CodePermissionDenied, reason: "FORBIDDEN",
-		text: "the caller's role does not allow this"},
-	{is: chat.ErrChatFull, code: connect.CodeFailedPrecondition, reason: "CHAT_FULL",
-		text: "the chat has as many members as it can have"},
-	{is: chat.ErrTooManyChats, code: connect.CodeFailedPrecondition, reason: "TOO_MANY_CHATS"},
-	{is: chat.ErrInvalidOperation, code: connect.CodeFailedPrecondition, reason: "INVALID_OPERATION",
-		text: "not possible in this chat"},
-	{is: chat.ErrAlreadyMember, code: connect.CodeAlreadyExists, reason: "ALREADY_MEMBER",
-		text: "the user is a member already"},
-	{is: chat.ErrMemberNotFound, code: connect.CodeNotFound, reason: "MEMBER_NOT_FOUND", text: "the user is not a member"},
-	{is: chat.ErrUserNotFound, code: connect.CodeNotFound, reason: "USER_NOT_FOUND"},
-	{is: chat.ErrKeyReused, code: connect.CodeInvalidArgument, reason: "IDEMPOTENCY_KEY_REUSED",
-		text: "this request id was used before with other content"},
-	{is: chat.ErrVersionMismatch, code: connect.CodeAborted, reason: "VERSION_MISMATCH",
-		text: "the chat has another version than expected"},
-	{is: chat.ErrBusy, code: connect.CodeResourceExhausted, reason: "RATE_LIMITED",
-		text: "this user has too many requests under way: wait for their answers", retry: time.Second},
-	{is: limit.ErrStreams, code: connect.CodeResourceExhausted, reason: "RATE_LIMITED",
-		text: "this client address has as many streams as it may have", retry: 10 * time.Second},
-	{is: limit.ErrOverloaded, code: connect.CodeUnavailable, reason: "UNAVAILABLE",
-		text: "the server has more to do than it can", retry: time.Second},
-	{is: limit.ErrUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE",
-		text: "this cannot be done just now", retry: time.Second},
-	{is: chat.ErrInvalidArgument, code: connect.CodeInvalidArgument, reason: reasonInvalid},
-	{is: limit.ErrNoRule, code: connect.CodeInternal, reason: reasonInternal}, // a defect of this program
-	{is: chat.ErrPanic, code: connect.CodeInternal, reason: reasonInternal},
+	{Is: view.ErrInvalidToken, Code: connect.CodeInvalidArgument, Reason: "INVALID_TOKEN",
+		Text: "not a synchronisation token of this user: sync without a token"},
+	{Is: view.ErrInvalidPageToken, Code: connect.CodeInvalidArgument, Reason: "INVALID_PAGE_TOKEN",
+		Text: "not a page token of this query, or expired: begin with the first page"},
 
-	{is: view.ErrInvalidToken, code: connect.CodeInvalidArgument, reason: "INVALID_TOKEN",
-		text: "not a synchronisation token of this user: sync without a token"},
-	{is: view.ErrInvalidPageToken, code: connect.CodeInvalidArgument, reason: "INVALID_PAGE_TOKEN",
-		text: "not a page token of this query, or expired: begin with the first page"},
+	{Is: ErrHistory, Code: connect.CodeAborted, Reason: "HISTORY_CHANGED",
+		Text: "the client has seen what the server does not have, since it was restored: start over without Parley-History"},
 
-	{is: ErrHistory, code: connect.CodeAborted, reason: "HISTORY_CHANGED",
-		text: "the client has seen what the server does not have, since it was restored: start over without Parley-History"},
+	{Is: delivery.ErrStreamGone, Code: connect.CodeNotFound, Reason: "STREAM_GONE", Text: "no such stream"},
+	{Is: delivery.ErrPosition, Code: connect.CodeOutOfRange, Reason: "POSITION_NOT_SENT",
+		Text: "this position was not sent yet"},
+	{Is: delivery.ErrNotYours, Code: connect.CodePermissionDenied, Reason: "FORBIDDEN",
+		Text: "the stream belongs to another session"},
+	{Is: delivery.ErrDraining, Code: connect.CodeUnavailable, Reason: "DRAINING", Text: "the server is going down",
+		Retry: time.Second},
+	{Is: delivery.ErrSlow, Code: connect.CodeUnavailable, Reason: "SLOW", Text: "the stream was not read fast enough",
+		Retry: time.Second},
+	{Is: delivery.ErrResync, Code: connect.CodeUnavailable, Reason: "RESYNC", Text: "the stream must be reopened",
+		Retry: time.Second},
+	{Is: delivery.ErrTokenExpired, Code: connect.CodeUnauthenticated, Reason: "TOKEN_EXPIRED",
+		Text: "the access token has expired"},
+	{Is: delivery.ErrSessionRevoked, Code: connect.CodeUnauthenticated, Reason: "SESSION_REVOKED",
+		Text: "the session was ended"},
+	{Is: delivery.ErrReplaced, Code: connect.CodeResourceExhausted, Reason: "REPLACED",
+		Text: "a newer stream took this one's place"},
 
-	{is: delivery.ErrStreamGone, code: connect.CodeNotFound, reason: "STREAM_GONE", text: "no such stream"},
-	{is: delivery.ErrPosition, code: connect.CodeOutOfRange, reason: "POSITION_NOT_SENT",
-		text: "this position was not sent yet"},
-	{is: delivery.ErrNotYours, code: connect.CodePermissionDenied, reason: "FORBIDDEN",
-		text: "the stream belongs to another session"},
-	{is: delivery.ErrDraining, code: connect.CodeUnavailable, reason: "DRAINING", text: "the server is going down",
-		retry: time.Second},
-	{is: delivery.ErrSlow, code: connect.CodeUnavailable, reason: "SLOW", text: "the stream was not read fast enough",
-		retry: time.Second},
-	{is: delivery.ErrResync, code: connect.CodeUnavailable, reason: "RESYNC", text: "the stream must be reopened",
-		retry: time.Second},
-	{is: delivery.ErrTokenExpired, code: connect.CodeUnauthenticated, reason: "TOKEN_EXPIRED",
-		text: "the access token has expired"},
-	{is: delivery.ErrSessionRevoked, code: connect.CodeUnauthenticated, reason: "SESSION_REVOKED",
-		text: "the session was ended"},
-	{is: delivery.ErrReplaced, code: connect.CodeResourceExhausted, reason: "REPLACED",
-		text: "a newer stream took this one's place"},
+	{Is: ErrPeersUnavailable, Code: connect.CodeUnavailable, Reason: "UNAVAILABLE",
+		Text: "live updates cannot be had just now", Retry: time.Second},
 
-	{is: ErrPeersUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE",
-		text: "live updates cannot be had just now", retry: time.Second},
-
-	{is: store.ErrFull, code: connect.CodeResourceExhausted, reason: "STORAGE_FULL",
-		text: "storage is full: reads still work, writes do not"},
-	{is: store.ErrAmbiguous, code: connect.CodeUnavailable, reason: "OUTCOME_UNKNOWN",
-		text: "it is not known whether this was done", retry: time.Second},
-	{is: store.ErrThrottled, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "overloaded",
-		retry: 2 * time.Second},
-	{is: store.ErrConflict, code: connect.CodeUnavailable, reason: "UNAVAILABLE",
-		text: "others are changing the same chat", retry: time.Second},
-	{is: store.ErrUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "storage cannot be reached",
-		retry: time.Second},
-	{is: store.ErrClosed, code: connect.CodeUnavailable, reason: "DRAINING", text: "the server is going down",
-		retry: time.Second},
-	{is: store.ErrInvalid, code: connect.CodeInternal, reason: reasonInternal}, // a defect of this program
-	{is: store.ErrCorrupt, code: connect.CodeInternal, reason: reasonInternal},
+	{Is: store.ErrFull, Code: connect.CodeResourceExhausted, Reason: "STORAGE_FULL",
+		Text: "storage is full: reads still work, writes do not"},
+	{Is: store.ErrAmbiguous, Code: connect.CodeUnavailable, Reason: "OUTCOME_UNKNOWN",
+		Text: "it is not known whether this was done", Retry: time.Second},
+	{Is: store.ErrThrottled, Code: connect.CodeUnavailable, Reason: "UNAVAILABLE", Text: "overloaded",
+		Retry: 2 * time.Second},
+	{Is: store.ErrConflict, Code: connect.CodeUnavailable, Reason: "UNAVAILABLE",
+		Text: "others are changing the same chat", Retry: time.Second},
+	{Is: store.ErrUnavailable, Code: connect.CodeUnavailable, Reason: "UNAVAILABLE", Text: "storage cannot be reached",
+		Retry: time.Second},
+	{Is: store.ErrClosed, Code: connect.CodeUnavailable, Reason: "DRAINING", Text: "the server is going down",
+		Retry: time.Second},
+	{Is: store.ErrInvalid, Code: connect.CodeInternal, Reason: reasonInternal}, // a defect of this program
+	{Is: store.ErrCorrupt, Code: connect.CodeInternal, Reason: reasonInternal},
 }
 
 // reasonOf is the reason of a sentinel in the table.
 func reasonOf(sentinel error) string {
-	for _, m := range mappings {
-		if m.is == sentinel { //nolint:errorlint // which row it is
-			return m.reason
+	for _, m := range refusals {
+		if m.Is == sentinel { //nolint:errorlint // which row it is
+			return m.Reason
 		}
 	}
 	return reasonInternal
@@ -180,26 +169,21 @@ func (r reporter) public(ctx context.Context, procedure string, err error) *conn
 	var unknown *unknownOutcome
 	errors.As(err, &unknown)
 	var failed *store.ConditionError
-	for _, m := range mappings {
-		if !errors.Is(err, m.is) || m.code == connect.CodeInternal {
-			continue
-		}
-		text, metadata := m.text, map[string]string(nil)
+	if m := refusals.find(err); m != nil && m.Code != connect.CodeInternal {
+		text, metadata := m.text(err), map[string]string(nil)
 		if many := new(chat.TooManyChats); errors.As(err, &many) {
 			text, metadata = tooMany(ctx, many)
-		} else if text == "" {
-			text = ownText(err, m.is)
 		}
-		if (m.code == connect.CodeUnavailable && !errors.Is(m.is, delivery.ErrDraining)) || errors.Is(m.is, store.ErrFull) {
+		if (m.Code == connect.CodeUnavailable && !errors.Is(m.Is, delivery.ErrDraining)) || errors.Is(m.Is, store.ErrFull) {
 			r.log.WarnContext(ctx, "request failed", slog.String("procedure", procedure), slog.Any("error", err))
 		}
 		if metadata == nil {
 			text, metadata = detailed(err, text)
 		}
-		if m.is == store.ErrAmbiguous { //nolint:errorlint // which row it is
+		if m.Is == store.ErrAmbiguous { //nolint:errorlint // which row it is
 			text += unknown.advice()
 		}
-		return newError(m.code, m.reason, text, unknown.metadata(metadata), m.retry)
+		return newError(m.Code, m.Reason, text, unknown.metadata(metadata), m.Retry)
 	}
 	switch {
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
@@ -253,20 +237,6 @@ func (r reporter) internal(ctx context.Context, procedure string, what ...any) *
 		slog.String("user_id", user)}, what...)
 	r.log.ErrorContext(ctx, "internal error", args...)
 	return newError(connect.CodeInternal, reasonInternal, "internal error", map[string]string{"correlation_id": id}, 0)
-}
-
-// ownText returns an error's text from the sentinel on, without the package's
-// name.
-func ownText(err, sentinel error) string {
-	text := err.Error()
-	if i := strings.Index(text, sentinel.Error()); i >= 0 {
-		text = text[i:]
-	}
-	_, after, ok := strings.Cut(text, ": ")
-	if !ok {
-		return text
-	}
-	return after
 }
 
 func newError(

@@ -134,8 +134,8 @@ func TestEverySentinelStandsInTheTable(t *testing.T) {
 			}
 		}
 	}
-	if n != len(sentinels) || n != len(mappings) {
-		t.Errorf("%d sentinels, %d expectations, %d rows", n, len(sentinels), len(mappings))
+	if n != len(sentinels) || n != len(refusals) {
+		t.Errorf("%d sentinels, %d expectations, %d rows", n, len(sentinels), len(refusals))
 	}
 }
 

@@ -24,12 +24,5 @@ var rejections = []Refusal{
 // Reasons are all refusals of calls, for the documents: a row for each text of a reason. A text
 // is empty where it depends on the request.
 func Reasons() []Refusal {
-	all := slices.Clone(rejections)
-	for _, m := range mappings {
-		if m.code == connect.CodeInternal { // of which nothing is said
-			continue
-		}
-		all = append(all, Refusal{Code: m.code, Reason: m.reason, Text: m.text, Retry: m.retry})
-	}
-	return all
+	return append(slices.Clone(rejections), refusals.All()...)
 }

@@ -2,9 +2,8 @@
 // start, and stop in reverse.
 //
 // It owns the commands, the HTTP server and what it serves beside the API (health, metrics,
-// reflection), and the order of start and drain. Everything else is in the packages it
-// composes. Concurrency: Run is called once; background work runs as a lifecycle.Service.
-// It is one package because it only wires: each file connects one part of the server.
+// reflection), and the order of start and drain. Everything else is in the packages it composes.
+// Concurrency: Run is called once; background work runs as a lifecycle.Service.
 package app
 
 import (

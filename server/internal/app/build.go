@@ -26,7 +26,6 @@ import (
 	"github.com/parley-chat/parley/server/internal/authapi"
 	"github.com/parley-chat/parley/server/internal/identitymodule"
 	"github.com/parley-chat/parley/server/internal/rest"
-	"github.com/parley-chat/parley/server/internal/searchapi"
 	"github.com/parley-chat/parley/server/internal/serviceapi"
 	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/store"
@@ -216,7 +215,7 @@ func (p *program) buildEntrance() (err error) {
 		Tokenless: authapi.Tokenless, Door: p.identity.Door.Wrap,
 		Observe: p.metrics.Request,
 		MaxBody: map[string]int64{topicrpc.PublishProcedure: topicrpc.MaxPublishRequest,
-			searchapi.BatchProcedure: searchapi.MaxBatch},
+			api.BatchProcedure: api.MaxAnalyticsBatch},
 		Streams: []rest.Stream{
 			{Path: api.EventsPath, Procedure: api.EventsProcedure, Codec: api.EventsCodec},
 			{Path: topicrpc.EventsPath, Procedure: topicrpc.ConsumeProcedure, Codec: api.EventsCodec,

@@ -7,7 +7,6 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/infra/telemetry"
 	"github.com/parley-chat/parley/server/internal/api"
-	"github.com/parley-chat/parley/server/internal/searchapi"
 	"github.com/parley-chat/parley/server/search"
 	"github.com/parley-chat/parley/server/search/record"
 )
@@ -41,7 +40,7 @@ func (p *program) buildSearch() api.Service {
 		func() float64 { return float64(events.Stats().Refused) })
 	p.metrics.Counter(telemetry.SearchNoRoom, "Requests with search events refused because the event log has no room.",
 		func() float64 { return float64(events.Stats().LogFull) })
-	return searchapi.New(events).Service()
+	return api.NewAnalytics(events).Service()
 }
 
 // searchTargets is where search events go.

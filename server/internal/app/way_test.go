@@ -21,7 +21,7 @@ var wayRow = regexp.MustCompile("(?m)^\\| \\d+ \\| `([^`]+)` `([^`]+)`")
 // Functions between which the way is followed. A stream that catches up encodes frames outside of liveStream.
 const (
 	sendCall   = "internal/api messageHandler.SendMessage"
-	queued     = "delivery/sendqueue Queue.Push"
+	queued     = "delivery sendQueue.Push"
 	liveStream = "internal/api sender.follow"
 	encoded    = "internal/codec Batch.AppendWire"
 )

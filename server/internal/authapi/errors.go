@@ -14,68 +14,45 @@ import (
 	"github.com/parley-chat/parley/server/internal/api"
 )
 
-// table is what clients see of errors. Where there is no text, it is the error's own.
-var table = []struct {
-	is error
-	api.Refusal
-}{
-	{identifier.ErrInvalid, api.Refusal{Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT"}},
-	{otp.ErrCode, api.Refusal{Code: connect.CodePermissionDenied, Reason: "INVALID_CODE"}},
-	{otp.ErrBusy, api.Refusal{Code: connect.CodeUnavailable, Reason: "UNAVAILABLE", Retry: 5 * time.Second}},
-	{otp.ErrKind, api.Refusal{Code: connect.CodeFailedPrecondition, Reason: "IDENTIFIER_NOT_SERVED"}},
-	{otp.ErrOff, api.Refusal{Code: connect.CodeFailedPrecondition, Reason: "CODES_NOT_SERVED"}},
-	{signin.ErrNoIssuer, api.Refusal{Code: connect.CodeFailedPrecondition, Reason: "NO_ISSUER"}},
-	{signin.ErrForeignToken, api.Refusal{Code: connect.CodeUnauthenticated, Reason: "INVALID_ISSUER_TOKEN"}},
-	{signin.ErrIssuerAway, api.Refusal{Code: connect.CodeUnavailable, Reason: "UNAVAILABLE", Retry: 5 * time.Second}},
-	{session.ErrToken, api.Refusal{Code: connect.CodeUnauthenticated, Reason: "INVALID_REFRESH_TOKEN",
-		Text: "the refresh token is not valid: sign in again"}},
-	{session.ErrSuspended, api.Refusal{Code: connect.CodePermissionDenied, Reason: "ACCOUNT_SUSPENDED"}},
-	{session.ErrNotFound, api.Refusal{Code: connect.CodeNotFound, Reason: "SESSION_NOT_FOUND"}},
-	{errFull, api.Refusal{Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED", Retry: time.Second}},
-	{errService, api.Refusal{Code: connect.CodePermissionDenied, Reason: "FORBIDDEN"}},
-	{session.ErrTooMany, api.Refusal{Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
-		Retry: 10 * time.Minute}},
-	{session.ErrTooFast, api.Refusal{Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
-		Retry: session.Grace}},
-}
-
-// Reasons are all refusals of signing in, for the documents.
-func Reasons() []api.Refusal {
-	all := make([]api.Refusal, len(table))
-	for i, row := range table {
-		all[i] = row.Refusal
-		if all[i].Text == "" {
-			all[i].Text = text(row.is)
-		}
-	}
-	return all
-}
-
-// text is what an error says, without the name of its package.
-func text(err error) string {
-	_, said, _ := strings.Cut(err.Error(), ": ")
-	return said
+// Refusals is the service's table of errors. Another one is that codes are asked for too often.
+var Refusals = api.Refusals{
+	{Is: identifier.ErrInvalid, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT"},
+	{Is: otp.ErrCode, Code: connect.CodePermissionDenied, Reason: "INVALID_CODE",
+		Text: "the code is wrong, was used, or is too old: ask for another"},
+	{Is: otp.ErrBusy, Code: connect.CodeUnavailable, Reason: "UNAVAILABLE",
+		Text: "too many codes wait to be sent", Retry: 5 * time.Second},
+	{Is: otp.ErrKind, Code: connect.CodeFailedPrecondition, Reason: "IDENTIFIER_NOT_SERVED",
+		Text: "no way to send a code there"},
+	{Is: otp.ErrOff, Code: connect.CodeFailedPrecondition, Reason: "CODES_NOT_SERVED",
+		Text: "this server sends no codes"},
+	{Is: signin.ErrNoIssuer, Code: connect.CodeFailedPrecondition, Reason: "NO_ISSUER",
+		Text: "this server trusts no issuer of tokens"},
+	{Is: signin.ErrForeignToken, Code: connect.CodeUnauthenticated, Reason: "INVALID_ISSUER_TOKEN",
+		Text: "the token of the issuer is not valid"},
+	{Is: signin.ErrIssuerAway, Code: connect.CodeUnavailable, Reason: "UNAVAILABLE",
+		Text: "the issuer of the token cannot be reached", Retry: 5 * time.Second},
+	{Is: session.ErrToken, Code: connect.CodeUnauthenticated, Reason: "INVALID_REFRESH_TOKEN", Text: "the refresh token is not valid: sign in again"},
+	{Is: session.ErrSuspended, Code: connect.CodePermissionDenied, Reason: "ACCOUNT_SUSPENDED",
+		Text: "the account is suspended or deleted"},
+	{Is: session.ErrNotFound, Code: connect.CodeNotFound, Reason: "SESSION_NOT_FOUND",
+		Text: "no such session"},
+	{Is: errFull, Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
+		Text: "too many are signing in: try again", Retry: time.Second},
+	{Is: errService, Code: connect.CodePermissionDenied, Reason: "FORBIDDEN",
+		Text: "a service account has no session to end: operators revoke its keys"},
+	{Is: session.ErrTooMany, Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
+		Text: "the account has begun too many sessions: try again later", Retry: 10 * time.Minute},
+	{Is: session.ErrTooFast, Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
+		Text: "refreshed too often", Retry: session.Grace},
 }
 
 // explain says what clients see of the errors of signing in.
 func explain(err error) *api.Refusal {
 	var often *otp.TooOften
 	if errors.As(err, &often) {
-		return &api.Refusal{Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED", Text: text(often),
+		_, text, _ := strings.Cut(often.Error(), ": ")
+		return &api.Refusal{Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED", Text: text,
 			Retry: often.Retry.Round(time.Second) + time.Second}
 	}
-	for _, row := range table {
-		if !errors.Is(err, row.is) {
-			continue
-		}
-		refused := row.Refusal
-		if refused.Text == "" {
-			refused.Text = text(row.is)
-			if errors.Is(row.is, identifier.ErrInvalid) { // with what is wrong
-				refused.Text = text(err)
-			}
-		}
-		return &refused
-	}
-	return nil
+	return Refusals.Explain(err)
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/authapi"
 	"github.com/parley-chat/parley/server/internal/rest"
-	"github.com/parley-chat/parley/server/internal/searchapi"
 	"github.com/parley-chat/parley/server/internal/serviceapi"
 	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/internal/userapi"
@@ -107,10 +106,10 @@ func TestTablesOfErrors(t *testing.T) {
 	for section, table := range map[string]string{
 		"Every call, and chats": tableOf(api.Reasons(), depends, front...),
 		"Durable topics":        tableOf(topicrpc.Reasons(), explained(t)),
-		"Search events":         tableOf(searchapi.Reasons(), depends),
-		"Signing in":            tableOf(authapi.Reasons(), depends),
-		"People":                tableOf(userapi.Reasons(), depends),
-		"Back ends":             tableOf(serviceapi.Reasons(), depends),
+		"Search events":         tableOf(api.AnalyticsRefusals.All(), depends),
+		"Signing in":            tableOf(authapi.Refusals.All(), depends),
+		"People":                tableOf(userapi.Refusals.All(), depends),
+		"Back ends":             tableOf(serviceapi.Refusals.All(), depends),
 	} {
 		at := strings.Index(page, "\n## "+section+"\n")
 		if at < 0 {
@@ -139,8 +138,12 @@ func TestEachReasonOfTheSourceIsOnThePage(t *testing.T) {
 	frames := []string{"RST_STREAM", "PUSH_PROMISE", "WINDOW_UPDATE"} // of HTTP/2, in package edge
 	found := map[string]bool{}
 	for _, dir := range []string{"internal/api", "internal/rest", "internal/topicrpc",
-		"internal/searchapi", "internal/authapi", "internal/userapi", "internal/serviceapi", "edge", "topic/refusal"} {
-		for _, source := range testkit.Value(filepath.Glob(root + "/server/" + dir + "/*.go"))(t) {
+		"internal/authapi", "internal/userapi", "internal/serviceapi", "infra/edge", "topic/refusal"} {
+		sources := testkit.Value(filepath.Glob(root + "/server/" + dir + "/*.go"))(t)
+		if len(sources) == 0 {
+			t.Errorf("%s has no source", dir)
+		}
+		for _, source := range sources {
 			if strings.HasSuffix(source, "_test.go") {
 				continue
 			}

@@ -86,7 +86,7 @@ var rules = []rule{
 	{
 		imports: []string{"server/internal/api"}, tests: true,
 		only: []string{"server/internal/app", "server/internal/rest", "server/internal/topicrpc",
-			"server/internal/identitymodule", "server/internal/docsite", "server/internal/searchapi",
+			"server/internal/identitymodule", "server/internal/docsite",
 			"server/internal/authapi", "server/internal/userapi", "server/internal/serviceapi",
 			"server/client/topic", "server/internal/modeltest"},
 		why: "as the app; examples of the client and its model run against it, documents list its errors",
@@ -152,7 +152,6 @@ var bounds = []bound{
 	{"server/load/stream", loadTest, contractsOnly},
 	{"server/load/probe", loadTest, contractsOnly},
 	{"server/load/figure", nil, "a report knows no server"},
-	{"server/auth/keyctl", []string{"server/auth", "server/infra/cmdline"}, "commands on the file of keys need no server"},
 	{"server/store/table/people", []string{"server/store", "server/store/table"}, "rows know the contract and no engine"},
 	{
 		"server/identity/revocation", []string{"server/auth", "server/chat/commit", "server/store",
@@ -272,11 +271,6 @@ var bounds = []bound{
 		"who records knows no transport and no broker",
 	},
 	{
-		"server/internal/searchapi", []string{"server/auth", "server/internal/api", "server/search",
-			"server/search/record", "gen/..."},
-		"a door knows the use case behind it",
-	},
-	{
 		"server/identity/identifier", []string{"server/chat/commit", "server/store", "server/store/table/people",
 			"server/infra/wait"},
 		"whose an identifier is is known without knowing how it is proven",
@@ -361,7 +355,6 @@ var bounds = []bound{
 		"who is shown content is a rule of accounts, whoever asks"},
 	{"workers/ops/redact", []string{"gen/..."}, "what is hidden is a rule of messages, whoever shows them"},
 	{"workers/ops/pagetoken", nil, "a token knows no list"},
-	{"workers/ops/roles", []string{"server/auth", "gen/..."}, "who may call is a table, not a service"},
 	{
 		"server/audit", []string{"server/infra/wait", "server/store", "server/store/table"},
 		"records know rows, and not what they are about",

@@ -27,7 +27,6 @@ import (
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/authapi"
 	"github.com/parley-chat/parley/server/internal/rest"
-	"github.com/parley-chat/parley/server/internal/searchapi"
 	"github.com/parley-chat/parley/server/internal/serviceapi"
 	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/internal/userapi"
@@ -109,7 +108,7 @@ func newHarness(t testing.TB) *harness {
 	w.api, err = api.New(api.Config{Chat: w.chats, View: reader, Hub: w.hub, Store: w.store,
 		Logger: slog.New(slog.DiscardHandler), Observe: observe,
 		More: append(topicrpc.New(topicrpc.Config{Streams: topicrpc.NewStreams(nil)}).Services(),
-			searchapi.New(record.New(record.Config{Store: w.store, Clock: time.Now, NewID: chat.NewID,
+			api.NewAnalytics(record.New(record.Config{Store: w.store, Clock: time.Now, NewID: chat.NewID,
 				Retention: time.Hour})).Service(), w.signIn(), serviceapi.New(serviceapi.Config{Clock: time.Now}).Service(),
 			userapi.New(userapi.Config{People: people.New(people.Config{Store: w.store, Clock: time.Now,
 				NewID: chat.NewID, Chats: w.chats, Hub: w.hub})}).Service())})

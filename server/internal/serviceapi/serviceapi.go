@@ -106,7 +106,7 @@ func New(cfg Config) *Server { return &Server{cfg} }
 
 // Service is the service, for package api.
 func (s *Server) Service() api.Service {
-	return api.Service{Name: servicev1connect.BackendServiceName, Explain: explain,
+	return api.Service{Name: servicev1connect.BackendServiceName, Explain: Refusals.Explain,
 		Handler: func(o ...connect.HandlerOption) (string, http.Handler) {
 			return servicev1connect.NewBackendServiceHandler(s, o...)
 		}}
@@ -118,17 +118,10 @@ var (
 	errSession = errors.New("the session is none of the service account's")
 )
 
-// Reasons are all refusals of calls of back ends, for the documents.
-func Reasons() []api.Refusal { return []api.Refusal{*explain(errUser), *explain(errSession)} }
-
-// explain says what clients see of the service's own errors.
-func explain(err error) *api.Refusal {
-	for _, e := range []error{errUser, errSession} {
-		if errors.Is(err, e) {
-			return &api.Refusal{Code: connect.CodePermissionDenied, Reason: "FORBIDDEN", Text: e.Error()}
-		}
-	}
-	return nil
+// Refusals is the service's table of errors.
+var Refusals = api.Refusals{
+	{Is: errUser, Code: connect.CodePermissionDenied, Reason: "FORBIDDEN", Text: errUser.Error()},
+	{Is: errSession, Code: connect.CodePermissionDenied, Reason: "FORBIDDEN", Text: errSession.Error()},
 }
 
 // IssueUserToken implements BackendService.

@@ -8,7 +8,6 @@ package userapi
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 
@@ -44,7 +43,7 @@ func New(c Config) *Server {
 
 // Service is the service, for package api.
 func (s *Server) Service() api.Service {
-	return api.Service{Name: userv1connect.UserServiceName, Explain: explain,
+	return api.Service{Name: userv1connect.UserServiceName, Explain: Refusals.Explain,
 		Handler: func(o ...connect.HandlerOption) (string, http.Handler) {
 			return userv1connect.NewUserServiceHandler(s, o...)
 		}}
@@ -181,53 +180,31 @@ func (s *Server) DeleteAccount(
 	return &userv1.DeleteAccountResponse{}, nil
 }
 
-// table is what clients see of errors.
-var table = []struct {
-	is error
-	api.Refusal
-}{
-	{people.ErrUnknown, api.Refusal{Code: connect.CodeNotFound, Reason: "USER_NOT_FOUND", Text: "there is no such user"}},
-	{people.ErrEtag, api.Refusal{Code: connect.CodeAborted, Reason: "VERSION_MISMATCH",
-		Text: "the profile has another etag: read it, and decide again"}},
-	{people.ErrHandleTaken, api.Refusal{Code: connect.CodeAlreadyExists, Reason: "HANDLE_TAKEN",
-		Text: "another user has this handle, or had it until a short time ago"}},
-	{people.ErrHandleReserved, api.Refusal{Code: connect.CodeInvalidArgument, Reason: "HANDLE_RESERVED",
-		Text: "this handle is reserved"}},
-	{people.ErrHandleTooSoon, api.Refusal{Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
-		Text: "a handle changes at most once a day", Retry: time.Hour}},
-	{people.ErrSelf, api.Refusal{Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT",
-		Text: "user_id: must be another user"}},
-	{people.ErrTooManyBlocked, api.Refusal{Code: connect.CodeFailedPrecondition, Reason: "TOO_MANY_BLOCKED",
-		Text: "the block list has as many entries as it can have"}},
-	{people.ErrNoInvitation, api.Refusal{Code: connect.CodeNotFound, Reason: "INVITATION_NOT_FOUND",
-		Text: "there is no such invitation, or it has lapsed"}},
-	{people.ErrNoIdentifiers, api.Refusal{Code: connect.CodeFailedPrecondition, Reason: "NO_IDENTIFIERS",
-		Text: "this server knows no identifiers of people"}},
-	{people.ErrNotConfirmed, api.Refusal{Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT",
-		Text: "confirm_user_id: must be the id of the caller"}},
-	{people.ErrSignInTooOld, api.Refusal{Code: connect.CodeFailedPrecondition, Reason: "RECENT_SIGN_IN_REQUIRED",
-		Text: "an account is deleted within 10 minutes of signing in: sign in again"}},
-	{people.ErrBusy, api.Refusal{Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
-		Text: "an export of this user is under way: wait for its end", Retry: time.Second}},
-	{people.ErrCursor, api.Refusal{Code: connect.CodeInvalidArgument, Reason: "INVALID_PAGE_TOKEN",
-		Text: "not a token of this list: begin with the first page"}},
-}
-
-// Reasons are all refusals of calls on people, for the documents.
-func Reasons() []api.Refusal {
-	all := make([]api.Refusal, len(table))
-	for i, row := range table {
-		all[i] = row.Refusal
-	}
-	return all
-}
-
-// explain says what clients see of the errors of people.
-func explain(err error) *api.Refusal {
-	for _, row := range table {
-		if errors.Is(err, row.is) {
-			return &row.Refusal
-		}
-	}
-	return nil
+// Refusals is the service's table of errors.
+var Refusals = api.Refusals{
+	{Is: people.ErrUnknown, Code: connect.CodeNotFound, Reason: "USER_NOT_FOUND", Text: "there is no such user"},
+	{Is: people.ErrEtag, Code: connect.CodeAborted, Reason: "VERSION_MISMATCH",
+		Text: "the profile has another etag: read it, and decide again"},
+	{Is: people.ErrHandleTaken, Code: connect.CodeAlreadyExists, Reason: "HANDLE_TAKEN",
+		Text: "another user has this handle, or had it until a short time ago"},
+	{Is: people.ErrHandleReserved, Code: connect.CodeInvalidArgument, Reason: "HANDLE_RESERVED",
+		Text: "this handle is reserved"},
+	{Is: people.ErrHandleTooSoon, Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
+		Text: "a handle changes at most once a day", Retry: time.Hour},
+	{Is: people.ErrSelf, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT",
+		Text: "user_id: must be another user"},
+	{Is: people.ErrTooManyBlocked, Code: connect.CodeFailedPrecondition, Reason: "TOO_MANY_BLOCKED",
+		Text: "the block list has as many entries as it can have"},
+	{Is: people.ErrNoInvitation, Code: connect.CodeNotFound, Reason: "INVITATION_NOT_FOUND",
+		Text: "there is no such invitation, or it has lapsed"},
+	{Is: people.ErrNoIdentifiers, Code: connect.CodeFailedPrecondition, Reason: "NO_IDENTIFIERS",
+		Text: "this server knows no identifiers of people"},
+	{Is: people.ErrNotConfirmed, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT",
+		Text: "confirm_user_id: must be the id of the caller"},
+	{Is: people.ErrSignInTooOld, Code: connect.CodeFailedPrecondition, Reason: "RECENT_SIGN_IN_REQUIRED",
+		Text: "an account is deleted within 10 minutes of signing in: sign in again"},
+	{Is: people.ErrBusy, Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
+		Text: "an export of this user is under way: wait for its end", Retry: time.Second},
+	{Is: people.ErrCursor, Code: connect.CodeInvalidArgument, Reason: "INVALID_PAGE_TOKEN",
+		Text: "not a token of this list: begin with the first page"},
 }

@@ -19,9 +19,9 @@ import (
 
 	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/capacity"
 	"github.com/parley-chat/parley/server/kafka/dial"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
-	"github.com/parley-chat/parley/server/kafka/terraform"
 )
 
 var update = flag.Bool("update", false, "write the Terraform file")
@@ -119,7 +119,7 @@ func TestOneUserForAll(t *testing.T) {
 // The file in the repository is what `workers kafka terraform` prints.
 func TestTerraformFile(t *testing.T) {
 	file := filepath.Join("..", "..", "deploy", "terraform", "kafka.tf")
-	want := terraform.Topics() + Terraform(defaults(t))
+	want := capacity.Terraform() + Terraform(defaults(t))
 	if *update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)

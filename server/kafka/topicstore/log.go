@@ -20,9 +20,6 @@
 // a log has come. It does not own the assignment of slots, nor the reading of a topic of Kafka
 // (package topiclog).
 //
-// It is one package because writes, reads, following and inspection use one state, under one
-// lock.
-//
 // Concurrency: a Log is safe for concurrent use. One goroutine writes; the lock guards
 // what it shares with others and is never held while a broker is asked.
 package topicstore

@@ -1,11 +1,9 @@
 // Package embedded is the storage engine for one machine: Pebble in the data
 // directory, durable by fsync with group commit.
 //
-// It owns the data directory (lock, FORMAT, generation), the encoding of keys, the removal
-// of expired items, the compaction of the outbox and the watch on free space. It owns
-// neither the contract, which is package store's, nor any row: those are package table's.
-// It is one package because locks, batches, the seal and expiry share the one Pebble and
-// its life; code below the contract or beside it has packages of its own.
+// It owns the data directory (lock, FORMAT, generation), the encoding of keys, the removal of
+// expired items, the compaction of the outbox and the watch on free space. It owns neither the
+// contract, which is package store's, nor any row: those are package table's.
 //
 // # Concurrency
 //

@@ -1,14 +1,12 @@
 // Package table declares the rows of the store: one file per table holds the
 // row type, its key, its limits and its conversion to and from an item.
 //
-// Attribute names are what an operator reads in DynamoDB's console. A reader accepts every
-// row that any release wrote; attributes that a newer release adds are missing in older
-// rows and read as the zero value; the rows in testdata, which only grow, hold it to that.
-// A row gets an attribute "v" with the number of its layout when a layout comes that the
-// reader must know to read the row; without it the layout is 1. The package owns layouts
-// only: no rule of chats and no engine. Everything in it is pure. It is one package because
-// every table's rows share the conversions and the test data; each table has a file of its
-// own.
+// Attribute names are what an operator reads in DynamoDB's console. A reader accepts every row
+// that any release wrote; attributes that a newer release adds are missing in older rows and read
+// as the zero value; the rows in testdata, which only grow, hold it to that. A row gets an
+// attribute "v" with the number of its layout when a layout comes that the reader must know to
+// read the row; without it the layout is 1. The package owns layouts only: no rule of chats and
+// no engine. Everything in it is pure.
 package table
 
 import (

@@ -17,7 +17,6 @@ import (
 	"github.com/parley-chat/parley/server/kafka/capacity"
 	"github.com/parley-chat/parley/server/kafka/dial"
 	"github.com/parley-chat/parley/server/kafka/lag"
-	"github.com/parley-chat/parley/server/kafka/terraform"
 	"github.com/parley-chat/parley/server/kafka/topicstore/inspect"
 	"github.com/parley-chat/parley/server/kafka/versions"
 )
@@ -61,7 +60,7 @@ func (p *program) kafkaCommands(name string) *cobra.Command {
 		p.command("messages", "show the topics of Kafka that hold what is published to topics", messagesHelp, showMessages),
 		p.command("terraform", "print the topics of Kafka for Terraform", "",
 			func(_ context.Context, s settings, stdout io.Writer) error {
-				_, err := io.WriteString(stdout, terraform.Topics()+acl.Terraform(s.principals))
+				_, err := io.WriteString(stdout, capacity.Terraform()+acl.Terraform(s.principals))
 				return err
 			}),
 		p.command("capacity", "print what the topics are made for", "",

@@ -24,9 +24,9 @@ import (
 	"github.com/parley-chat/parley/server/identity/admin"
 	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/workers/ops"
 	"github.com/parley-chat/parley/workers/ops/adminapi"
 	"github.com/parley-chat/parley/workers/ops/opstest"
-	"github.com/parley-chat/parley/workers/ops/roles"
 )
 
 // client makes requests with a token.
@@ -109,7 +109,7 @@ func TestSec_S_52_RolesAreRequired(t *testing.T) {
 				methods := f.Services().Get(i).Methods()
 				for j := range methods.Len() {
 					path := fmt.Sprintf("/%s/%s", f.Services().Get(i).FullName(), methods.Get(j).Name())
-					least, _ := roles.Least(path)
+					least, _ := ops.LeastRole(path)
 					n++
 					for _, role := range auth.Roles() {
 						status, body := post(t, as(t, r, role), "http://"+r.Addr+path)

@@ -1,4 +1,4 @@
-package terraform_test
+package capacity_test
 
 import (
 	"os"
@@ -7,12 +7,12 @@ import (
 	"testing"
 
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/terraform"
+	"github.com/parley-chat/parley/server/kafka/capacity"
 )
 
 // What Terraform is given is what the code declares.
 func TestTopics(t *testing.T) {
-	text := terraform.Topics()
+	text := capacity.Terraform()
 	for _, topic := range kafka.Topics() {
 		for _, want := range append([]string{`"` + topic.Name + `"`}, topic.Configs["retention.bytes"]) {
 			if !strings.Contains(text, want) {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/parley-chat/parley/server/chat/commit"
 	"github.com/parley-chat/parley/server/chat/plan"
-	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -17,15 +16,15 @@ import (
 // user's turn; the system's own commands have none. ctx, for the function, does not end
 // with the caller's context.
 func (s *Service) exclusive(
-	callerCtx context.Context, user, chatID string, run func(ctx context.Context, q *queue.Chat) error,
+	callerCtx context.Context, user, chatID string, run func(ctx context.Context, q *queuedChat) error,
 ) error {
-	_, err := s.queues.Submit(callerCtx, chatID, &queue.Command{Caller: user, Run: run})
+	_, err := s.queues.Submit(callerCtx, chatID, &queuedCommand{Caller: user, Run: run})
 	return err
 }
 
-// execute runs a group of commands for package queue.
+// execute runs a group of commands for queues.
 func (s *Service) execute(
-	callerCtx context.Context, q *queue.Chat, group []*queue.Command,
+	callerCtx context.Context, q *queuedChat, group []*queuedCommand,
 ) (outcomes []plan.Outcome, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -45,7 +44,7 @@ func (s *Service) execute(
 
 // ensureHead makes sure that the queue has a head. Errors: ErrNotAMember if there is
 // no such chat.
-func (s *Service) ensureHead(ctx context.Context, q *queue.Chat) (err error) {
+func (s *Service) ensureHead(ctx context.Context, q *queuedChat) (err error) {
 	if q.Head.Version == 0 {
 		q.Head, err = s.commits.Head(ctx, q.ID)
 	}
@@ -54,7 +53,7 @@ func (s *Service) ensureHead(ctx context.Context, q *queue.Chat) (err error) {
 
 // commit runs a plan until its outcome is known, and advances the queue's head with it.
 // retried, if given, is called each time that the plan runs again.
-func (s *Service) commit(callerCtx, ctx context.Context, q *queue.Chat, p *plan.Plan, retried func()) error {
+func (s *Service) commit(callerCtx, ctx context.Context, q *queuedChat, p *plan.Plan, retried func()) error {
 	err := s.commits.Commit(callerCtx, ctx, p, retried)
 	if err == nil {
 		q.Head = p.Head

@@ -1,4 +1,4 @@
-package sendqueue
+package delivery
 
 import (
 	"math/rand/v2"
@@ -11,10 +11,10 @@ import (
 // A frame costs no memory on its way through a queue, one at a time and in batches,
 // acknowledged or not.
 func TestNoMemoryPerFrame(t *testing.T) {
-	f := message("c", 1)
+	f := queuedMessage("c", 1)
 	for _, batch := range []int{1, 24, 64} {
 		for _, acked := range []bool{false, true} {
-			m := New(&Limits{Frames: 2048, Bytes: 4 << 20, Unacked: 1000, UnackedBytes: 1 << 20})
+			m := newSendQueue(&QueueLimits{Frames: 2048, Bytes: 4 << 20, Unacked: 1000, UnackedBytes: 1 << 20})
 			round := func() {
 				for range batch {
 					m.Push(f)
@@ -44,9 +44,9 @@ func TestNoMemoryPerFrame(t *testing.T) {
 
 // An idle stream releases what it kept for frames that might come.
 func TestIdleQueueIsSmall(t *testing.T) {
-	m := New(&Limits{Frames: 2048, Bytes: 4 << 20})
+	m := newSendQueue(&QueueLimits{Frames: 2048, Bytes: 4 << 20})
 	for range 50 {
-		m.Push(message("c", 1))
+		m.Push(queuedMessage("c", 1))
 	}
 	_, frames, _ := m.Take(256)
 	if _, err := m.Ack(int64(len(frames)), start); err != nil {
@@ -64,11 +64,11 @@ func TestIdleQueueIsSmall(t *testing.T) {
 func TestOrderInTheRing(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		m := New(&Limits{Frames: 300, Bytes: 1 << 30})
+		m := newSendQueue(&QueueLimits{Frames: 300, Bytes: 1 << 30})
 		var in, out []*frame.Frame
 		for range 100 {
 			for range rnd.IntN(150) {
-				f := message("c", int64(len(in)+1))
+				f := queuedMessage("c", int64(len(in)+1))
 				if taken, _ := m.Push(f); taken {
 					in = append(in, f)
 				}

@@ -1,4 +1,4 @@
-package sendqueue
+package delivery
 
 // ring is a queue without an end: an entry that is taken from its front makes room at its
 // back. It remembers its size while things pass through it, so that a stream at work takes

@@ -1,6 +1,6 @@
 //go:build linux
 
-package private
+package backend
 
 import (
 	"os"
@@ -53,13 +53,13 @@ func TestTighten(t *testing.T) {
 	foreign := put(t, filepath.Join(elsewhere, "foreign"), 0o644)
 	testkit.Must(t, os.Symlink(foreign, filepath.Join(store, "link")))
 	want[foreign] = 0o644
-	testkit.Must(t, Tighten(dir))
+	testkit.Must(t, makePrivate(dir))
 	for path, mode0 := range want {
 		if got := mode(t, path); got != mode0 {
 			t.Errorf("%s has mode %04o, want %04o", path, got, mode0)
 		}
 	}
-	testkit.Must(t, Tighten(filepath.Join(dir, "none")))
+	testkit.Must(t, makePrivate(filepath.Join(dir, "none")))
 }
 
 // A directory that all users share, and one of another user whose modes cannot be changed, are
@@ -67,7 +67,7 @@ func TestTighten(t *testing.T) {
 func TestCannotTighten(t *testing.T) {
 	shared := put(t, filepath.Join(t.TempDir(), "tmp"), os.ModeDir|0o777)
 	testkit.Must(t, os.Chmod(shared, 0o777|os.ModeSticky))
-	if err := Tighten(shared); err == nil || !strings.Contains(err.Error(), filepath.Join(shared, "parley")) ||
+	if err := makePrivate(shared); err == nil || !strings.Contains(err.Error(), filepath.Join(shared, "parley")) ||
 		strings.Contains(err.Error(), "\n") {
 		t.Error(err)
 	}
@@ -83,7 +83,7 @@ func TestCannotTighten(t *testing.T) {
 	var there error
 	err := asUser(t, 23456, func() error {
 		_, there = os.Stat(dir)
-		return Tighten(dir)
+		return makePrivate(dir)
 	})
 	if there != nil {
 		t.Skipf("not run: other users cannot reach the directory of the test: %v", there)
@@ -101,7 +101,7 @@ func TestTightenLeavesForeignDirectories(t *testing.T) {
 	put(t, foreign+"/letter.txt", 0o644)
 	for _, m := range []os.FileMode{0o755, 0o770} {
 		testkit.Must(t, os.Chmod(foreign, m))
-		if err := Tighten(foreign); err == nil || !strings.Contains(err.Error(), "letter.txt") ||
+		if err := makePrivate(foreign); err == nil || !strings.Contains(err.Error(), "letter.txt") ||
 			!strings.Contains(err.Error(), filepath.Join(foreign, "parley")) || strings.Contains(err.Error(), "\n") {
 			t.Error(err)
 		}
@@ -110,13 +110,13 @@ func TestTightenLeavesForeignDirectories(t *testing.T) {
 		}
 	}
 	testkit.Must(t, os.Chmod(foreign, 0o700))
-	testkit.Must(t, Tighten(foreign))
+	testkit.Must(t, makePrivate(foreign))
 
 	disk := t.TempDir()
 	put(t, disk+"/lost+found", os.ModeDir|0o700)
 	put(t, disk+"/auth.key", 0o600)
 	testkit.Must(t, os.Chmod(disk, 0o755))
-	testkit.Must(t, Tighten(disk))
+	testkit.Must(t, makePrivate(disk))
 	if got := mode(t, disk); got != 0o700 {
 		t.Errorf("a disk has mode %04o", got)
 	}
@@ -131,7 +131,7 @@ func TestTightenFollowsNoForeignLink(t *testing.T) {
 	put(t, dir+"/FORMAT", 0o600)
 	testkit.Must(t, os.Symlink(put(t, foreign+"/etc", os.ModeDir|0o755), dir+"/log"))
 	testkit.Must(t, os.Lchown(dir+"/log", 12345, 12345))
-	if err := Tighten(dir); err == nil || !strings.Contains(err.Error(), "link of another user") {
+	if err := makePrivate(dir); err == nil || !strings.Contains(err.Error(), "link of another user") {
 		t.Error(err)
 	}
 	if got := mode(t, foreign+"/etc"); got != 0o755 {

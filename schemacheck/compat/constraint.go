@@ -1,11 +1,4 @@
-// Package constraint compares protovalidate rules: which values pass now that did
-// not pass before, and the other way round.
-//
-// It owns the meaning of the rules as sets of values. It runs no validation and
-// knows no descriptors but those of the rules themselves.
-//
-// Concurrency: functions are pure and may run together.
-package constraint
+package compat
 
 import (
 	"slices"
@@ -16,47 +9,47 @@ import (
 )
 
 // Effect is what a change does to the set of values that pass.
-type Effect int
+type constraintEffect int
 
 // Effects of a change.
 const (
-	Rewritten Effect = iota // the same values pass
-	Tighter                 // fewer
-	Looser                  // more
-	Replaced                // others, or it cannot be decided
+	valuesSame  constraintEffect = iota // the same values pass
+	valuesFewer                         // fewer
+	valuesMore                          // more
+	valuesOther                         // others, or it cannot be decided
 )
 
 // Kind distinguishes rules that are reported differently.
-type Kind int
+type constraintKind int
 
 // Kinds of rules.
 const (
-	Plain    Kind = iota // limits, sets, patterns, formats
-	Required             // required
-	CEL                  // expressions, and rules that span fields of a message
-	Longest              // upper bounds of lists and maps
-	Ignore               // ignore
+	limitConstraint      constraintKind = iota // limits, sets, patterns, formats
+	requiredConstraint                         // required
+	expressionConstraint                       // expressions, and rules that span fields of a message
+	lengthConstraint                           // upper bounds of lists and maps
+	ignoreConstraint                           // ignore
 )
 
 // Change is one rule that differs.
-type Change struct {
+type constraintChange struct {
 	Path       string // "string.min_len", "repeated.items.string.pattern"
 	Base, Head string // as written in a proto file; "unset" where there is none
-	Kind       Kind
-	Effect     Effect
+	Kind       constraintKind
+	Effect     constraintEffect
 }
 
 // Fields compares the rules of a field; nil stands for none. BaseZero and headZero say
 // whether each side's rules let a zero pass that is set; they are asked when it matters
 // only.
-func Fields(base, head *validate.FieldRules, baseZero, headZero func() bool) []Change {
+func fieldConstraints(base, head *validate.FieldRules, baseZero, headZero func() bool) []constraintChange {
 	c := collector{baseZero: baseZero, headZero: headZero}
 	c.fields("", orEmpty(base), orEmpty(head))
 	return c.changes
 }
 
 // Messages compares the rules of a message; nil stands for none.
-func Messages(base, head *validate.MessageRules) []Change {
+func messageConstraints(base, head *validate.MessageRules) []constraintChange {
 	var c collector
 	c.cel("cel", base.GetCel(), head.GetCel(), base.GetCelExpression(), head.GetCelExpression())
 	was, is := map[string]string{}, map[string]string{}
@@ -71,9 +64,9 @@ func Messages(base, head *validate.MessageRules) []Change {
 		switch {
 		case b == h:
 		case h == "" || b == "required" && h != "":
-			c.add("oneof "+fields, b, h, CEL, Looser)
+			c.add("oneof "+fields, b, h, expressionConstraint, valuesMore)
 		default:
-			c.add("oneof "+fields, b, h, CEL, Tighter)
+			c.add("oneof "+fields, b, h, expressionConstraint, valuesFewer)
 		}
 	}
 	return c.changes
@@ -89,15 +82,15 @@ func requiredText(required bool) string {
 // RefusesUnknown says whether a reader with these rules may refuse an enum value that
 // its enum does not have: in binary it sees the bare number, in JSON nothing at all,
 // so that rules about what must be there refuse it too.
-func RefusesUnknown(r *validate.FieldRules) bool {
+func refusesUnknown(r *validate.FieldRules) bool {
 	if r.GetIgnore() == validate.Ignore_IGNORE_ALWAYS {
 		return false
 	}
 	e := r.GetEnum()
 	return r.GetRequired() || len(r.GetCel())+len(r.GetCelExpression()) > 0 ||
 		e.GetDefinedOnly() || len(e.GetIn()) > 0 || e.HasConst() || slices.Contains(e.GetNotIn(), 0) ||
-		r.GetRepeated().GetMinItems() > 0 || r.GetRepeated().HasItems() && RefusesUnknown(r.GetRepeated().GetItems()) ||
-		r.GetMap().GetMinPairs() > 0 || r.GetMap().HasValues() && RefusesUnknown(r.GetMap().GetValues())
+		r.GetRepeated().GetMinItems() > 0 || r.GetRepeated().HasItems() && refusesUnknown(r.GetRepeated().GetItems()) ||
+		r.GetMap().GetMinPairs() > 0 || r.GetMap().HasValues() && refusesUnknown(r.GetMap().GetValues())
 }
 
 func orEmpty(r *validate.FieldRules) *validate.FieldRules {
@@ -108,12 +101,12 @@ func orEmpty(r *validate.FieldRules) *validate.FieldRules {
 }
 
 type collector struct {
-	changes            []Change
+	changes            []constraintChange
 	baseZero, headZero func() bool
 }
 
-func (c *collector) add(path, base, head string, k Kind, e Effect) {
-	c.changes = append(c.changes, Change{Path: path, Base: or(base, "unset"), Head: or(head, "unset"), Kind: k, Effect: e})
+func (c *collector) add(path, base, head string, k constraintKind, e constraintEffect) {
+	c.changes = append(c.changes, constraintChange{Path: path, Base: or(base, "unset"), Head: or(head, "unset"), Kind: k, Effect: e})
 }
 
 func or(s, empty string) string {
@@ -130,27 +123,27 @@ func (c *collector) fields(path string, b, h *validate.FieldRules) {
 	case off(b) && off(h):
 		return
 	case off(h):
-		c.add(path+"ignore", b.GetIgnore().String(), h.GetIgnore().String(), Ignore, Looser)
+		c.add(path+"ignore", b.GetIgnore().String(), h.GetIgnore().String(), ignoreConstraint, valuesMore)
 		return
 	case off(b):
-		c.add(path+"ignore", b.GetIgnore().String(), h.GetIgnore().String(), Ignore, Tighter)
+		c.add(path+"ignore", b.GetIgnore().String(), h.GetIgnore().String(), ignoreConstraint, valuesFewer)
 		return
 	case b.GetIgnore() != h.GetIgnore():
-		effect := Tighter
+		effect := valuesFewer
 		switch {
 		case !restricts(b) && !restricts(h), path == "" && c.ignoresNothing(b, h):
-			effect = Rewritten
+			effect = valuesSame
 		case h.GetIgnore() == validate.Ignore_IGNORE_IF_ZERO_VALUE:
-			effect = Looser
+			effect = valuesMore
 		}
-		c.add(path+"ignore", b.GetIgnore().String(), h.GetIgnore().String(), Ignore, effect)
+		c.add(path+"ignore", b.GetIgnore().String(), h.GetIgnore().String(), ignoreConstraint, effect)
 	}
 	if b.GetRequired() != h.GetRequired() {
-		effect := Tighter
+		effect := valuesFewer
 		if b.GetRequired() {
-			effect = Looser
+			effect = valuesMore
 		}
-		c.add(path+"required", "", "", Required, effect)
+		c.add(path+"required", "", "", requiredConstraint, effect)
 		c.changes[len(c.changes)-1].Base, c.changes[len(c.changes)-1].Head = boolText(b.GetRequired()),
 			boolText(h.GetRequired())
 	}
@@ -213,15 +206,15 @@ func (c *collector) cel(path string, base, head []*validate.Rule, baseOnly, head
 		to, inHead := is[e]
 		switch {
 		case inBase && inHead && id != to:
-			c.add(path, id, to, CEL, Rewritten)
+			c.add(path, id, to, expressionConstraint, valuesSame)
 		case inBase && inHead:
 		case inBase && byID[id] != "":
-			c.add(path+" "+id, e, byID[id], CEL, Replaced)
+			c.add(path+" "+id, e, byID[id], expressionConstraint, valuesOther)
 		case inBase:
-			c.add(path+" "+id, e, "", CEL, Looser)
+			c.add(path+" "+id, e, "", expressionConstraint, valuesMore)
 		case to != "" && slices.Contains(values(was), to) && !has(is, was, to):
 		default:
-			c.add(path+" "+to, "", e, CEL, Tighter)
+			c.add(path+" "+to, "", e, expressionConstraint, valuesFewer)
 		}
 	}
 }

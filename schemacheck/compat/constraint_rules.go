@@ -1,4 +1,4 @@
-package constraint
+package compat
 
 import (
 	"fmt"
@@ -50,20 +50,20 @@ func (c *collector) opaque(path, b, h string) {
 	switch {
 	case b == h:
 	case b == "":
-		c.add(path, b, h, Plain, Tighter)
+		c.add(path, b, h, limitConstraint, valuesFewer)
 	case h == "":
-		c.add(path, b, h, Plain, Looser)
+		c.add(path, b, h, limitConstraint, valuesMore)
 	default:
-		c.add(path, b, h, Plain, Replaced)
+		c.add(path, b, h, limitConstraint, valuesOther)
 	}
 }
 
 func (c *collector) flag(path string, b, h bool) {
 	switch {
 	case !b && h:
-		c.add(path, "false", "true", Plain, Tighter)
+		c.add(path, "false", "true", limitConstraint, valuesFewer)
 	case b && !h:
-		c.add(path, "true", "false", Plain, Looser)
+		c.add(path, "true", "false", limitConstraint, valuesMore)
 	}
 }
 
@@ -88,7 +88,7 @@ func (c *collector) predefined(path string, b, h protoreflect.Message) {
 	for _, name := range keys(was, is) {
 		c.opaque(path+"."+name, was[name], is[name])
 		if was[name] == is[name] && meant[name] != means[name] {
-			c.add(path+"."+name, meant[name], means[name], CEL, Replaced)
+			c.add(path+"."+name, meant[name], means[name], expressionConstraint, valuesOther)
 		}
 	}
 }
@@ -145,24 +145,24 @@ func (c *collector) size(path, unit string, b, h protoreflect.Message, done map[
 	blo, bhi, bw := bounds(b)
 	hlo, hhi, hw := bounds(h)
 	if blo != hlo {
-		effect := Tighter
+		effect := valuesFewer
 		if hlo < blo {
-			effect = Looser
+			effect = valuesMore
 		}
-		c.add(path+"."+string(low), fmt.Sprint(blo), fmt.Sprint(hlo), Plain, effect)
+		c.add(path+"."+string(low), fmt.Sprint(blo), fmt.Sprint(hlo), limitConstraint, effect)
 	}
 	if bhi != hhi {
-		kind, effect := Plain, Tighter
+		kind, effect := limitConstraint, valuesFewer
 		if hhi > bhi {
-			effect = Looser
+			effect = valuesMore
 		}
 		if exact == "" {
-			kind = Longest
+			kind = lengthConstraint
 		}
 		c.add(path+"."+string(high), upper(bhi), upper(hhi), kind, effect)
 	}
 	if blo == hlo && bhi == hhi && bw != hw {
-		c.add(path, strings.TrimSpace(bw), strings.TrimSpace(hw), Plain, Rewritten)
+		c.add(path, strings.TrimSpace(bw), strings.TrimSpace(hw), limitConstraint, valuesSame)
 	}
 }
 
@@ -229,17 +229,17 @@ func (c *collector) set(path string, f protoreflect.FieldDescriptor, b, h protor
 	} else {
 		more, less = less, more
 	}
-	effect := Rewritten
+	effect := valuesSame
 	switch {
 	case more && less:
-		effect = Replaced
+		effect = valuesOther
 	case more:
-		effect = Looser
+		effect = valuesMore
 	case less:
-		effect = Tighter
+		effect = valuesFewer
 	}
-	if effect != Rewritten {
-		c.add(path, "["+strings.Join(was, ", ")+"]", "["+strings.Join(is, ", ")+"]", Plain, effect)
+	if effect != valuesSame {
+		c.add(path, "["+strings.Join(was, ", ")+"]", "["+strings.Join(is, ", ")+"]", limitConstraint, effect)
 	}
 }
 

@@ -1,4 +1,4 @@
-package constraint
+package compat
 
 import (
 	"math"
@@ -41,19 +41,19 @@ func (c *collector) numbers(path string, b, h protoreflect.Message, done map[pro
 	}
 	bs, ok1 := spans(b)
 	hs, ok2 := spans(h)
-	effect := Replaced
+	effect := valuesOther
 	if ok1 && ok2 {
 		fewer, more := within(hs, bs), within(bs, hs)
 		switch {
 		case fewer && more:
-			effect = Rewritten
+			effect = valuesSame
 		case fewer:
-			effect = Tighter
+			effect = valuesFewer
 		case more:
-			effect = Looser
+			effect = valuesMore
 		}
 	}
-	c.add(path, bw, hw, Plain, effect)
+	c.add(path, bw, hw, limitConstraint, effect)
 }
 
 // spans returns the numbers that pass: one interval, or two if the lower bound is

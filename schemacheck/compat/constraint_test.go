@@ -1,4 +1,4 @@
-package constraint_test
+package compat
 
 import (
 	"slices"
@@ -6,8 +6,6 @@ import (
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"google.golang.org/protobuf/encoding/prototext"
-
-	"github.com/parley-chat/parley/schemacheck/compat/constraint"
 )
 
 func rules(t *testing.T, text string) *validate.FieldRules {
@@ -24,10 +22,10 @@ func rules(t *testing.T, text string) *validate.FieldRules {
 
 const (
 	same     = -1
-	rewrite  = int(constraint.Rewritten)
-	tighter  = int(constraint.Tighter)
-	looser   = int(constraint.Looser)
-	replaced = int(constraint.Replaced)
+	rewrite  = int(valuesSame)
+	tighter  = int(valuesFewer)
+	looser   = int(valuesMore)
+	replaced = int(valuesOther)
 )
 
 func no() bool { return false }
@@ -109,7 +107,7 @@ func TestFields(t *testing.T) {
 		{`cel_expression: "x"`, `cel{expression: "x"}`, same},
 	} {
 		check := func(base, head string, want int) {
-			changes := constraint.Fields(rules(t, base), rules(t, head), no, no)
+			changes := fieldConstraints(rules(t, base), rules(t, head), no, no)
 			switch {
 			case want == same && len(changes) > 0:
 				t.Errorf("%q to %q: %v", base, head, changes)
@@ -129,13 +127,13 @@ func TestFields(t *testing.T) {
 
 // Two rules that change are two changes.
 func TestSeveral(t *testing.T) {
-	changes := constraint.Fields(rules(t, `string{min_len: 1 max_len: 5}`),
+	changes := fieldConstraints(rules(t, `string{min_len: 1 max_len: 5}`),
 		rules(t, `string{min_len: 2 max_len: 9 pattern: "a"}`), no, no)
-	var effects []constraint.Effect
+	var effects []constraintEffect
 	for _, c := range changes {
 		effects = append(effects, c.Effect)
 	}
-	if want := []constraint.Effect{constraint.Tighter, constraint.Looser, constraint.Tighter}; !slices.Equal(effects,
+	if want := []constraintEffect{valuesFewer, valuesMore, valuesFewer}; !slices.Equal(effects,
 		want) {
 		t.Errorf("%v", changes)
 	}
@@ -160,7 +158,7 @@ func TestMessages(t *testing.T) {
 		{`oneof{fields: ["a", "b"] required: true}`, ``, looser},
 		{`oneof{fields: ["a", "b"]}`, `oneof{fields: ["a", "b"]}`, same},
 	} {
-		changes := constraint.Messages(message(c.base), message(c.head))
+		changes := messageConstraints(message(c.base), message(c.head))
 		if c.effect == same && len(changes) > 0 || c.effect != same &&
 			(len(changes) != 1 || int(changes[0].Effect) != c.effect) {
 			t.Errorf("%q to %q: %v", c.base, c.head, changes)
@@ -183,7 +181,7 @@ func TestRefusesUnknown(t *testing.T) {
 		`map{values{enum{in: [1]}}}`:          true,
 		`enum{in: [1]} ignore: IGNORE_ALWAYS`: false,
 	} {
-		if got := constraint.RefusesUnknown(rules(t, text)); got != want {
+		if got := refusesUnknown(rules(t, text)); got != want {
 			t.Errorf("%q: %v", text, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package queue
+package chat
 
 import (
 	"context"
@@ -11,17 +11,13 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
 // remembered counts the chats in memory, and checks the rings of the idle ones.
-func (s *Queues) remembered(t *testing.T) (all int) {
+func (s *queues) remembered(t *testing.T) (all int) {
 	t.Helper()
 	for i := range s.shards {
 		sh := &s.shards[i]
@@ -47,17 +43,17 @@ func (s *Queues) remembered(t *testing.T) (all int) {
 func TestLeadIsPassedOn(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	s := &Queues{}
+	s := &queues{}
 	sh := &s.shards[0]
 	sh.spare = 1
 	sh.init()
-	a, b := &Command{wake: make(chan struct{}, 1)}, &Command{wake: make(chan struct{}, 1)}
+	a, b := &queuedCommand{wake: make(chan struct{}, 1)}, &queuedCommand{wake: make(chan struct{}, 1)}
 	for range 100 { // select takes either of two ready cases
 		a.state, b.state = queued, queued
-		q := &Chat{ID: "c", busy: true}
+		q := &queuedChat{ID: "c", busy: true}
 		q.exclusive.push("", a)
 		q.exclusive.push("", b)
-		sh.chats = map[string]*Chat{"c": q}
+		sh.chats = map[string]*queuedChat{"c": q}
 		sh.handOver(q)
 		if a.state != leading {
 			t.Fatal("the first waiter has no lead")
@@ -76,7 +72,7 @@ func TestLeadIsPassedOn(t *testing.T) {
 
 // stage runs commands one by one, on a signal, and records who had a turn.
 type stage struct {
-	*Queues
+	*queues
 	began, end chan struct{}
 	want       int // commands that wait
 	mu         sync.Mutex
@@ -85,8 +81,8 @@ type stage struct {
 
 func newStage(waiting, heads int) *stage {
 	s := &stage{began: make(chan struct{}), end: make(chan struct{})}
-	s.Queues = New(Config{Waiting: waiting, Heads: heads,
-		Execute: func(_ context.Context, q *Chat, group []*Command) ([]plan.Outcome, error) {
+	s.queues = newQueues(queueConfig{Waiting: waiting, Heads: heads,
+		Execute: func(_ context.Context, q *queuedChat, group []*queuedCommand) ([]plan.Outcome, error) {
 			var who []string
 			for _, c := range group {
 				who = append(who, c.Caller)
@@ -105,12 +101,12 @@ func newStage(waiting, heads int) *stage {
 func (s *stage) send(wg *sync.WaitGroup, caller string, n int) {
 	send := command.Send{Caller: caller, ChatID: "c", ClientMessageID: fmt.Sprint(caller, n), Content: "x", ContentType: 1}
 	m := &command.Message{Send: send, Idempotency: send.Idempotency()}
-	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &Command{Caller: caller, Send: m}) })
+	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &queuedCommand{Caller: caller, Send: m}) })
 	s.sync()
 }
 
 func (s *stage) alone(wg *sync.WaitGroup, caller string) {
-	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &Command{Caller: caller}) })
+	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &queuedCommand{Caller: caller}) })
 	s.sync()
 }
 
@@ -127,7 +123,7 @@ func (s *stage) sync() {
 func TestCallersHaveTurns(t *testing.T) {
 	s := newStage(1000, 64)
 	var wg sync.WaitGroup
-	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &Command{Caller: "a"}) })
+	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &queuedCommand{Caller: "a"}) })
 	<-s.began
 	for n := range 60 {
 		s.send(&wg, "n", n)
@@ -160,15 +156,15 @@ func TestCallersHaveTurns(t *testing.T) {
 
 // Of the idle chats the least recently used are evicted.
 func TestIdleChats(t *testing.T) {
-	q := New(Config{Waiting: 1, Heads: 2 * shards,
-		Execute: func(_ context.Context, q *Chat, _ []*Command) ([]plan.Outcome, error) {
+	q := newQueues(queueConfig{Waiting: 1, Heads: 2 * shards,
+		Execute: func(_ context.Context, q *queuedChat, _ []*queuedCommand) ([]plan.Outcome, error) {
 			q.Head.Version = 1
 			return nil, nil
 		}})
 	for i := range 4 * shards {
 		id := fmt.Sprint("c", i)
 		for range 2 {
-			if _, err := q.Submit(context.Background(), id, &Command{}); err != nil {
+			if _, err := q.Submit(context.Background(), id, &queuedCommand{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -247,11 +243,11 @@ func TestFairQueueKeepsOrder(t *testing.T) {
 func TestFull(t *testing.T) {
 	s := newStage(2, 64)
 	var wg sync.WaitGroup
-	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &Command{}) })
+	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &queuedCommand{}) })
 	<-s.began
 	s.alone(&wg, "a")
 	s.send(&wg, "b", 1)
-	if _, err := s.Submit(context.Background(), "c", &Command{}); !errors.Is(err, store.ErrThrottled) {
+	if _, err := s.Submit(context.Background(), "c", &queuedCommand{}); !errors.Is(err, store.ErrThrottled) {
 		t.Error(err)
 	}
 	for range 2 {

@@ -1,4 +1,4 @@
-package keyctl
+package app
 
 import (
 	"path/filepath"
@@ -18,7 +18,7 @@ func TestCommands(t *testing.T) {
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	run := func(args ...string) (string, error) {
 		var out strings.Builder
-		c := Command(Config{Stdout: &out, Clock: func() time.Time { return now },
+		c := keysCommand(keysConfig{Stdout: &out, Clock: func() time.Time { return now },
 			Path: func() (string, error) { return filepath.Join(dir, auth.KeyFile), nil }})
 		c.SetArgs(args)
 		c.SilenceErrors, c.SilenceUsage = true, true

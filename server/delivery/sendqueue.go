@@ -1,25 +1,14 @@
-// Package sendqueue holds what one stream has yet to send, and what its client has
-// yet to acknowledge.
-//
-// It owns positions, the bounds of the queue, and the lease that acknowledgements
-// make; it does not own what is sent, nor what becomes of a stream that is too
-// slow. A Queue starts no goroutine and is safe for use by many, of which one takes. A
-// frame that passes through it costs no memory.
-package sendqueue
+package delivery
 
 import (
-	"errors"
 	"sync"
 	"time"
 
 	"github.com/parley-chat/parley/server/delivery/frame"
 )
 
-// ErrPosition says that a position beyond the last sent was acknowledged.
-var ErrPosition = errors.New("delivery: position was never sent")
-
-// Limits bound a mailbox.
-type Limits struct {
+// QueueLimits bound the send queue of a stream.
+type QueueLimits struct {
 	Frames       int           // waiting to be sent
 	Bytes        int           // and their size
 	Unacked      int           // sent and not acknowledged, once the client acknowledges
@@ -27,9 +16,13 @@ type Limits struct {
 	Lease        time.Duration // longest time without an Ack while something is unacknowledged
 }
 
-// Queue is the send queue of one stream.
-type Queue struct {
-	limits *Limits
+// sendQueue holds what one stream has yet to send, and what its client has yet to acknowledge.
+//
+// It owns positions, the bounds of the queue, and the lease that acknowledgements renew. It starts no
+// goroutine and is safe for concurrent use by many goroutines, of which one takes. A frame that passes
+// through it costs no memory.
+type sendQueue struct {
+	limits *QueueLimits
 	ready  chan struct{}
 
 	mu      sync.Mutex
@@ -45,12 +38,14 @@ type Queue struct {
 	ackedAt time.Time
 }
 
-// maxRemembered bounds what is remembered for clients that never acknowledge: if one
+// maxSentPositions bounds what is remembered for clients that never acknowledge: if one
 // begins to, the next message of a chat counts what was sent before as delivered.
-const maxRemembered = 512
+const maxSentPositions = 512
 
-// New makes an empty mailbox.
-func New(limits *Limits) *Queue { return &Queue{limits: limits, ready: make(chan struct{}, 1)} }
+// newSendQueue makes an empty queue.
+func newSendQueue(limits *QueueLimits) *sendQueue {
+	return &sendQueue{limits: limits, ready: make(chan struct{}, 1)}
+}
 
 // sent is what is remembered of a frame until it is acknowledged. Its position is
 // not: a ring holds the last ones, without a gap.
@@ -63,9 +58,9 @@ type sent struct {
 func (s sent) bytes() int { return int(s.size) }
 
 // Push queues a frame. full reports that there is no room; the frame is not queued then,
-// nor after the end. [Queue.Signal] wakes the goroutine that takes frames, once all frames
+// nor after the end. [sendQueue.Signal] wakes the goroutine that takes frames, once all frames
 // that belong together are queued: they go out in one response.
-func (m *Queue) Push(f *frame.Frame) (queued, full bool) {
+func (m *sendQueue) Push(f *frame.Frame) (queued, full bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -81,7 +76,7 @@ func (m *Queue) Push(f *frame.Frame) (queued, full bool) {
 // Heartbeat queues a heartbeat, which does not count against the bounds, unless something
 // is waiting anyway. It is the sign that the stream is idle: memory that is kept for later
 // frames is released.
-func (m *Queue) Heartbeat(f *frame.Frame) {
+func (m *sendQueue) Heartbeat(f *frame.Frame) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ended || m.queue.len() > 0 {
@@ -95,7 +90,7 @@ func (m *Queue) Heartbeat(f *frame.Frame) {
 }
 
 // Close queues the last frame; nil closes without one.
-func (m *Queue) Close(last *frame.Frame) {
+func (m *sendQueue) Close(last *frame.Frame) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ended {
@@ -108,13 +103,13 @@ func (m *Queue) Close(last *frame.Frame) {
 	m.ended = true
 }
 
-func (m *Queue) append(f *frame.Frame) {
+func (m *sendQueue) append(f *frame.Frame) {
 	m.queue.push(f)
 	m.bytes += f.Size()
 }
 
 // Signal wakes the goroutine that takes frames.
-func (m *Queue) Signal() {
+func (m *sendQueue) Signal() {
 	select {
 	case m.ready <- struct{}{}:
 	default:
@@ -122,7 +117,7 @@ func (m *Queue) Signal() {
 }
 
 // Ready signals that Take has something.
-func (m *Queue) Ready() <-chan struct{} { return m.ready }
+func (m *sendQueue) Ready() <-chan struct{} { return m.ready }
 
 // maxTaken bounds what Take returns at a time: generated clients accept messages
 // of 4 MiB.
@@ -131,7 +126,7 @@ const maxTaken = 1 << 20
 // Take dequeues the next frames, at most max and about 1 MiB, and returns the position
 // of the first. ended is true if nothing will follow them. The slice is valid until the
 // next call.
-func (m *Queue) Take(max int) (first int64, frames []*frame.Frame, ended bool) {
+func (m *sendQueue) Take(max int) (first int64, frames []*frame.Frame, ended bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	clear(m.taken) // which would hold them longer than they are needed
@@ -158,8 +153,8 @@ func (m *Queue) Take(max int) (first int64, frames []*frame.Frame, ended bool) {
 	return first, frames, m.ended && m.queue.len() == 0
 }
 
-func (m *Queue) remember(f *frame.Frame) {
-	if m.unacked.len() >= maxRemembered && !m.leased {
+func (m *sendQueue) remember(f *frame.Frame) {
+	if m.unacked.len() >= maxSentPositions && !m.leased {
 		m.size -= m.unacked.pop().bytes()
 	}
 	s := sent{size: uint32(f.Size())}
@@ -171,7 +166,7 @@ func (m *Queue) remember(f *frame.Frame) {
 // Ack records that the client has all positions up to one, and returns the
 // sequence of the last message that this covers, by chat. Lower positions than
 // before are ignored. Errors: ErrPosition.
-func (m *Queue) Ack(position int64, now time.Time) (delivered map[string]int64, err error) {
+func (m *sendQueue) Ack(position int64, now time.Time) (delivered map[string]int64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if position > m.sent {
@@ -197,7 +192,7 @@ func (m *Queue) Ack(position int64, now time.Time) (delivered map[string]int64, 
 
 // Overdue reports whether a client that acknowledges has left too much
 // unacknowledged, or anything for too long.
-func (m *Queue) Overdue(now time.Time) bool {
+func (m *sendQueue) Overdue(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.leased || m.unacked.len() == 0 {

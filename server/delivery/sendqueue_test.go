@@ -1,4 +1,4 @@
-package sendqueue
+package delivery
 
 import (
 	"errors"
@@ -16,29 +16,29 @@ import (
 
 var start = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func limits() *Limits {
-	return &Limits{Frames: 4, Bytes: 1 << 20, Unacked: 3, UnackedBytes: 1 << 20, Lease: time.Minute}
+func limits() *QueueLimits {
+	return &QueueLimits{Frames: 4, Bytes: 1 << 20, Unacked: 3, UnackedBytes: 1 << 20, Lease: time.Minute}
 }
 
-func message(chatID string, sequence int64) *frame.Frame {
+func queuedMessage(chatID string, sequence int64) *frame.Frame {
 	return frame.New(&deliveryv1.Frame{ChatId: chatID, Body: &deliveryv1.Frame_Message{
 		Message: &messagev1.Message{ChatId: chatID, Sequence: sequence},
 	}}, 0)
 }
 
-func push(t *testing.T, m *Queue, chatID string, sequence int64) {
+func push(t *testing.T, m *sendQueue, chatID string, sequence int64) {
 	t.Helper()
-	if taken, full := m.Push(message(chatID, sequence)); !taken || full {
+	if taken, full := m.Push(queuedMessage(chatID, sequence)); !taken || full {
 		t.Fatalf("not taken (full: %t)", full)
 	}
 }
 
 func TestBounds(t *testing.T) {
-	m := New(limits())
+	m := newSendQueue(limits())
 	for i := range int64(4) {
 		push(t, m, "c", i+1)
 	}
-	if taken, full := m.Push(message("c", 5)); taken || !full {
+	if taken, full := m.Push(queuedMessage("c", 5)); taken || !full {
 		t.Error("a fifth frame was taken")
 	}
 	m.Close(frame.End(deliveryv1.EndCode_END_CODE_SLOW, 0, "")) // has room always
@@ -46,11 +46,11 @@ func TestBounds(t *testing.T) {
 	if first != 1 || len(frames) != 5 || !ended {
 		t.Errorf("took %d frames from %d on, ended: %t", len(frames), first, ended)
 	}
-	if taken, full := m.Push(message("c", 6)); taken || full {
+	if taken, full := m.Push(queuedMessage("c", 6)); taken || full {
 		t.Error("something was taken after the end")
 	}
 
-	m = New(&Limits{Frames: 100, Bytes: 1000})
+	m = newSendQueue(&QueueLimits{Frames: 100, Bytes: 1000})
 	big := frame.New(&deliveryv1.Frame{}, 700)
 	if taken, _ := m.Push(big); !taken {
 		t.Error("the first was not taken")
@@ -62,7 +62,7 @@ func TestBounds(t *testing.T) {
 
 // A response stays below what generated clients accept.
 func TestTakeIsBounded(t *testing.T) {
-	m := New(&Limits{Frames: 100, Bytes: 16 << 20})
+	m := newSendQueue(&QueueLimits{Frames: 100, Bytes: 16 << 20})
 	for range 5 {
 		m.Push(frame.New(&deliveryv1.Frame{}, 400<<10))
 	}
@@ -92,7 +92,7 @@ func TestTakeIsBounded(t *testing.T) {
 }
 
 func TestBeat(t *testing.T) {
-	m := New(limits())
+	m := newSendQueue(limits())
 	m.Heartbeat(frame.Heartbeat(""))
 	m.Heartbeat(frame.Heartbeat(""))
 	if _, frames, _ := m.Take(10); len(frames) != 1 {
@@ -106,7 +106,7 @@ func TestBeat(t *testing.T) {
 }
 
 func TestAck(t *testing.T) {
-	m := New(limits())
+	m := newSendQueue(limits())
 	push(t, m, "a", 7)
 	push(t, m, "b", 3)
 	push(t, m, "a", 8)
@@ -130,7 +130,7 @@ func TestAck(t *testing.T) {
 }
 
 func TestLease(t *testing.T) {
-	m := New(limits())
+	m := newSendQueue(limits())
 	take := func(n int64) {
 		for i := range n {
 			push(t, m, "c", i+1)
@@ -159,7 +159,7 @@ func TestLease(t *testing.T) {
 func TestSizesStayExact(t *testing.T) {
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
-		m := New(&Limits{Frames: 1 << 14, Bytes: 1 << 30, Unacked: 1 << 14, UnackedBytes: 1 << 30})
+		m := newSendQueue(&QueueLimits{Frames: 1 << 14, Bytes: 1 << 30, Unacked: 1 << 14, UnackedBytes: 1 << 30})
 		for range 200 {
 			switch rnd.IntN(4) {
 			case 0, 1:
@@ -190,10 +190,10 @@ func TestSizesStayExact(t *testing.T) {
 // What is remembered of a client that never acknowledges fits in 16 KB, whatever it was
 // sent: many chats, many frames.
 func TestMemoryOfClientsThatNeverAcknowledge(t *testing.T) {
-	m := New(&Limits{Frames: 300, Bytes: 1 << 20})
+	m := newSendQueue(&QueueLimits{Frames: 300, Bytes: 1 << 20})
 	most := uintptr(0)
 	for i := range int64(10_000) {
-		m.Push(message(fmt.Sprint("chat", i%5000), i+1))
+		m.Push(queuedMessage(fmt.Sprint("chat", i%5000), i+1))
 		if i%256 == 0 {
 			m.Take(256)
 		}
@@ -202,7 +202,7 @@ func TestMemoryOfClientsThatNeverAcknowledge(t *testing.T) {
 	if most > 16_000 {
 		t.Errorf("%d bytes are held", most)
 	}
-	if m.size != m.unacked.len()*message("c", 1).Size() {
+	if m.size != m.unacked.len()*queuedMessage("c", 1).Size() {
 		t.Errorf("%d frames of %d bytes are remembered", m.unacked.len(), m.size)
 	}
 	m.Take(300)
@@ -217,7 +217,7 @@ func TestMemoryOfClientsThatNeverAcknowledge(t *testing.T) {
 
 // A lower position than before is not a sign of life.
 func TestLowerAckDoesNotRenewTheLease(t *testing.T) {
-	m := New(limits())
+	m := newSendQueue(limits())
 	for i := range int64(3) {
 		push(t, m, "c", i+1)
 	}
@@ -243,14 +243,14 @@ func BenchmarkNeverAcknowledged(b *testing.B) {
 		b.Run(fmt.Sprintf("chats=%d", chats), func(b *testing.B) {
 			frames := make([]*frame.Frame, 5000)
 			for i := range frames {
-				frames[i] = message(fmt.Sprint("chat", int64(i)%chats), int64(i)+1)
+				frames[i] = queuedMessage(fmt.Sprint("chat", int64(i)%chats), int64(i)+1)
 			}
-			boxes := make([]*Queue, 0, b.N)
+			boxes := make([]*sendQueue, 0, b.N)
 			var before, after runtime.MemStats
 			runtime.GC()
 			runtime.ReadMemStats(&before)
 			for b.Loop() {
-				m := New(&Limits{Frames: 2048, Bytes: 4 << 20})
+				m := newSendQueue(&QueueLimits{Frames: 2048, Bytes: 4 << 20})
 				for _, f := range frames {
 					m.Push(f)
 					m.Take(256)

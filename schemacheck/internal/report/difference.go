@@ -1,11 +1,4 @@
-// Package difference lists what differs between two schemas, as people read it:
-// additions, removals and changes of fields, values, calls and options, by the type
-// that holds them.
-//
-// It owns the listing. Package compat defines what a change means.
-//
-// Concurrency: functions are pure and may run together.
-package difference
+package report
 
 import (
 	"cmp"
@@ -48,7 +41,9 @@ type Group struct {
 	Changes []Change
 }
 
-// Between returns what differs, ordered by file and name. Well-known files are only
+// Between returns what differs between two schemas, as people read it: additions, removals and changes of
+// fields, values, calls and options, by the type that holds them, ordered by file and name. Package compat
+// defines what a change means. Well-known files are only
 // compared where a scope holds them.
 func Between(base, head *schema.FileSet) []Group {
 	l := listing{base: base, head: head, groups: map[string]*Group{}}

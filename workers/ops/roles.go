@@ -1,8 +1,4 @@
-// Package roles says which role an operator needs for a call.
-//
-// It owns one table with all procedures that operators are served. A procedure that is not in
-// it is for admins only. All functions are pure.
-package roles
+package ops
 
 import (
 	"slices"
@@ -16,7 +12,7 @@ import (
 
 // least has the procedures of each service by the least role that they want. Viewers see what
 // users did not write; moderators read that, what operators did, and act on users; admins
-// change the installation.
+// change the installation. A procedure that is not in the table is for admins only.
 var least = map[string]map[auth.Role][]string{
 	opsv1connect.OpsServiceName: {
 		auth.Viewer: {"ListDeadLetters", "CountDeadLetters", "GetDeadLetter", "ListFailedOutboxRows",
@@ -73,13 +69,13 @@ var least = map[string]map[auth.Role][]string{
 	},
 }
 
-// Content is the least role of an operator who is shown what users wrote, regardless of the
+// contentRole is the least role of an operator who is shown what users wrote, regardless of the
 // procedure.
-const Content = auth.Moderator
+const contentRole = auth.Moderator
 
-// Least returns the least role for a path of HTTP, which of a procedure is its name; ok is
+// LeastRole returns the least role for a path of HTTP, which of a procedure is its name; ok is
 // false where the table does not have it.
-func Least(path string) (role auth.Role, ok bool) {
+func LeastRole(path string) (role auth.Role, ok bool) {
 	service, method, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	for role, methods := range least[service] {
 		if slices.Contains(methods, method) {
@@ -89,8 +85,8 @@ func Least(path string) (role auth.Role, ok bool) {
 	return auth.Admin, false
 }
 
-// Size is the number of procedures in the table.
-func Size() (n int) {
+// numProcedures is the number of procedures in the table.
+func numProcedures() (n int) {
 	for _, byRole := range least {
 		for _, methods := range byRole {
 			n += len(methods)

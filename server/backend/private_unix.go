@@ -1,6 +1,6 @@
 //go:build unix
 
-package private
+package backend
 
 import (
 	"errors"
@@ -28,11 +28,11 @@ var owned = []string{"FORMAT", "LOCK", "SEAL", "kafka.properties", "log", "store
 // root of a disk, and an operator puts the file of keys there.
 var empty = []string{"auth.key", "lost+found"}
 
-// Tighten takes the permissions of other users from a data directory and from all that the
+// makePrivate takes the permissions of other users from a data directory and from all that the
 // server owns in it. A directory that is not there yet is left to its maker. One with foreign
 // files and no data of Parley's is not changed, because a wrong setting may name it. The error
 // fits into one line, and says what helps.
-func Tighten(dir string) error {
+func makePrivate(dir string) error {
 	info, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

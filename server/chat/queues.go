@@ -1,4 +1,38 @@
-// Package queue is the queue of each chat: what the members of a chat do in it is done one
+package chat
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/parley-chat/parley/server/chat/command"
+	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+const shards = 64
+
+var shardSeed = maphash.MakeSeed()
+
+// queueConfig sets up Queues.
+type queueConfig struct {
+	// Execute runs a group of commands: one, or sends that share plans. It returns the
+	// outcomes of sends, one for each; a command with Retry goes back to the front of
+	// the queue, because the leader's context ended. err, if not nil, is the outcome of all
+	// others. It must not panic: a chat must never be stuck behind a command.
+	Execute func(ctx context.Context, q *queuedChat, group []*queuedCommand) (outcomes []plan.Outcome, err error)
+	// Waiting is the number of commands that may wait for one chat; more are refused
+	// with store.ErrThrottled.
+	Waiting int
+	// Heads is the number of chats without commands whose heads are cached.
+	Heads int
+}
+
+// queues are the queues of all chats in a process: what the members of a chat do in it is done one
 // after the other, and sends that gather meanwhile share a plan.
 //
 // A queue has no goroutine. A caller that submits a command to an idle chat becomes its
@@ -19,58 +53,18 @@
 // has an outcome, or when it would wait for a retry; then the others of its group
 // return to the front of the queue.
 //
-// The package does not own the effects of commands (package chat) or the permission to
-// submit them (package admit).
-//
-// # Concurrency
-//
-// Queues are safe for concurrent use. Everything of a chat but what the leader owns
+// queues are safe for concurrent use. Everything of a chat but what the leader owns
 // changes only under its shard's mutex, and that only by the leader, to whom the mutex
 // passed the lead. A waiter that is woken and whose context ends at the same moment checks
 // under the mutex which came first.
-package queue
-
-import (
-	"context"
-	"fmt"
-	"hash/maphash"
-	"slices"
-	"sync"
-	"time"
-
-	"github.com/parley-chat/parley/server/chat/command"
-	"github.com/parley-chat/parley/server/chat/plan"
-	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/table"
-)
-
-const shards = 64
-
-var shardSeed = maphash.MakeSeed()
-
-// Config sets up Queues.
-type Config struct {
-	// Execute runs a group of commands: one, or sends that share plans. It returns the
-	// outcomes of sends, one for each; a command with Retry goes back to the front of
-	// the queue, because the leader's context ended. err, if not nil, is the outcome of all
-	// others. It must not panic: a chat must never be stuck behind a command.
-	Execute func(ctx context.Context, q *Chat, group []*Command) (outcomes []plan.Outcome, err error)
-	// Waiting is the number of commands that may wait for one chat; more are refused
-	// with store.ErrThrottled.
-	Waiting int
-	// Heads is the number of chats without commands whose heads are cached.
-	Heads int
-}
-
-// Queues are the queues of all chats in a process.
-type Queues struct {
-	cfg    Config
+type queues struct {
+	cfg    queueConfig
 	shards [shards]shard
 }
 
-// New makes Queues.
-func New(cfg Config) *Queues {
-	s := &Queues{cfg: cfg}
+// newQueues makes the queues.
+func newQueues(cfg queueConfig) *queues {
+	s := &queues{cfg: cfg}
 	for i := range s.shards {
 		s.shards[i].spare = max(1, cfg.Heads/shards)
 	}
@@ -79,23 +73,23 @@ func New(cfg Config) *Queues {
 
 type shard struct {
 	mu    sync.Mutex
-	chats map[string]*Chat
-	idle  *Chat // ring of the chats without a leader, last used first
-	spare int   // how many more idle chats may be cached
+	chats map[string]*queuedChat
+	idle  *queuedChat // ring of the chats without a leader, last used first
+	spare int         // how many more idle chats may be cached
 }
 
-// Chat is a chat that is in use, or whose head is cached.
-type Chat struct {
+// queuedChat is a chat that is in use, or whose head is cached.
+type queuedChat struct {
 	ID         string
-	prev, next *Chat // in the ring of idle chats
+	prev, next *queuedChat // in the ring of idle chats
 
 	busy      bool
-	sends     fairQueue[*Command]
-	exclusive fairQueue[*Command]  // all other commands
-	leads     *fairQueue[*Command] // the one whose first command has the lead
-	lastSends bool                 // the last group was one of sends
-	cached    table.Head           // copy of Head
-	contended time.Time            // copy of until
+	sends     fairQueue[*queuedCommand]
+	exclusive fairQueue[*queuedCommand]  // all other commands
+	leads     *fairQueue[*queuedCommand] // the one whose first command has the lead
+	lastSends bool                       // the last group was one of sends
+	cached    table.Head                 // copy of Head
+	contended time.Time                  // copy of until
 
 	// The leader's: the last known head, which may be old. Version 0: none.
 	Head table.Head
@@ -117,7 +111,7 @@ const (
 )
 
 // Lost notes that another process has moved the chat's head. The leader calls it.
-func (q *Chat) Lost(now time.Time) {
+func (q *queuedChat) Lost(now time.Time) {
 	if now.Sub(q.lost) < lossMemory {
 		q.until = now.Add(contendedFor)
 	}
@@ -133,41 +127,41 @@ const (
 	done
 )
 
-// Command is one caller's command: a send, or anything else that must have the chat
+// queuedCommand is one caller's command: a send, or anything else that must have the chat
 // for itself.
-type Command struct {
+type queuedCommand struct {
 	Caller string // empty: the system
 	// Send is a message to send; nil for anything else.
 	Send *command.Message
 	// Run is what else is to be done, on the goroutine that submits it.
-	Run func(ctx context.Context, q *Chat) error
+	Run func(ctx context.Context, q *queuedChat) error
 
 	state      state
-	abandoned  bool          // the caller no longer waits
-	wake       chan struct{} // the command is done, or has the lead
-	duplicates []*Command    // repetitions of this send, answered with it
+	abandoned  bool             // the caller no longer waits
+	wake       chan struct{}    // the command is done, or has the lead
+	duplicates []*queuedCommand // repetitions of this send, answered with it
 	sent       command.Sent
 	err        error
 
-	self [1]*Command // the command as a group
+	self [1]*queuedCommand // the command as a group
 }
 
 // init makes a shard that was never used ready. Callers hold the mutex.
 func (sh *shard) init() {
 	if sh.chats == nil {
-		sh.chats = map[string]*Chat{}
-		sh.idle = &Chat{}
+		sh.chats = map[string]*queuedChat{}
+		sh.idle = &queuedChat{}
 		sh.idle.prev, sh.idle.next = sh.idle, sh.idle
 	}
 }
 
-func (s *Queues) shard(chatID string) *shard {
+func (s *queues) shard(chatID string) *shard {
 	return &s.shards[maphash.String(shardSeed, chatID)%shards]
 }
 
 // Submit runs a command in its chat's queue and returns its outcome; the sent message is
 // empty unless the command is a send.
-func (s *Queues) Submit(ctx context.Context, chatID string, c *Command) (command.Sent, error) {
+func (s *queues) Submit(ctx context.Context, chatID string, c *queuedCommand) (command.Sent, error) {
 	if err := ctx.Err(); err != nil {
 		return command.Sent{}, err
 	}
@@ -177,7 +171,7 @@ func (s *Queues) Submit(ctx context.Context, chatID string, c *Command) (command
 	q := sh.chats[chatID]
 	switch {
 	case q == nil:
-		q = &Chat{ID: chatID}
+		q = &queuedChat{ID: chatID}
 		sh.chats[chatID] = q
 	case !q.busy:
 		q.prev.next, q.next.prev = q.next, q.prev
@@ -214,7 +208,7 @@ func (s *Queues) Submit(ctx context.Context, chatID string, c *Command) (command
 }
 
 // Head is the head that this process knew last of a chat, without a version if none.
-func (s *Queues) Head(chatID string) table.Head {
+func (s *queues) Head(chatID string) table.Head {
 	sh := s.shard(chatID)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -225,7 +219,7 @@ func (s *Queues) Head(chatID string) table.Head {
 }
 
 // Contended reports whether other processes write to a chat that this one writes to.
-func (s *Queues) Contended(chatID string, now time.Time) bool {
+func (s *queues) Contended(chatID string, now time.Time) bool {
 	sh := s.shard(chatID)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -234,7 +228,7 @@ func (s *Queues) Contended(chatID string, now time.Time) bool {
 }
 
 // Waiting is the number of commands that wait for a chat.
-func (s *Queues) Waiting(chatID string) int {
+func (s *queues) Waiting(chatID string) int {
 	sh := s.shard(chatID)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -245,7 +239,7 @@ func (s *Queues) Waiting(chatID string) int {
 }
 
 // Size is the number of chats in memory.
-func (s *Queues) Size() (n int) {
+func (s *queues) Size() (n int) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
@@ -255,10 +249,10 @@ func (s *Queues) Size() (n int) {
 	return n
 }
 
-func (q *Chat) waiting() int { return q.sends.len() + q.exclusive.len() }
+func (q *queuedChat) waiting() int { return q.sends.len() + q.exclusive.len() }
 
 // queueOf is where a command waits.
-func (q *Chat) queueOf(c *Command) *fairQueue[*Command] {
+func (q *queuedChat) queueOf(c *queuedCommand) *fairQueue[*queuedCommand] {
 	if c.Send != nil {
 		return &q.sends
 	}
@@ -267,7 +261,7 @@ func (q *Chat) queueOf(c *Command) *fairQueue[*Command] {
 
 // wait returns when the command is done or abandoned, or with lead when it has the
 // lead.
-func (sh *shard) wait(ctx context.Context, q *Chat, c *Command) (lead bool, err error) {
+func (sh *shard) wait(ctx context.Context, q *queuedChat, c *queuedCommand) (lead bool, err error) {
 	select {
 	case <-c.wake:
 		sh.mu.Lock()
@@ -294,7 +288,7 @@ func (sh *shard) wait(ctx context.Context, q *Chat, c *Command) (lead bool, err 
 // dequeue removes the next group from the queue: one command, or sends that can share
 // a plan. A repetition of a send in the group waits for that one's answer. Callers
 // hold the mutex and have the lead.
-func (q *Chat) dequeue() []*Command {
+func (q *queuedChat) dequeue() []*queuedCommand {
 	first := q.leads.pop()
 	first.state = running
 	if first.Send == nil || q.sends.len() == 0 {
@@ -302,11 +296,11 @@ func (q *Chat) dequeue() []*Command {
 	}
 	var capacity plan.Capacity
 	capacity.Add(first.Send)
-	group := make([]*Command, 1, min(1+q.sends.len(), plan.MaxSends))
+	group := make([]*queuedCommand, 1, min(1+q.sends.len(), plan.MaxSends))
 	group[0] = first
 	for q.sends.len() > 0 {
 		c := q.sends.peek()
-		if i := slices.IndexFunc(group, func(g *Command) bool { return c.Send.Duplicates(g.Send) }); i >= 0 {
+		if i := slices.IndexFunc(group, func(g *queuedCommand) bool { return c.Send.Duplicates(g.Send) }); i >= 0 {
 			group[i].duplicates = append(group[i].duplicates, c)
 		} else if capacity.Add(c.Send) {
 			group = append(group, c)
@@ -320,9 +314,9 @@ func (q *Chat) dequeue() []*Command {
 
 // complete ends a group: the commands to retry return to the front of the
 // queue, the others are done. Callers hold the mutex and have the lead.
-func (q *Chat) complete(group []*Command, outcomes []plan.Outcome, err error) {
-	var again []*Command
-	requeue := func(c *Command) {
+func (q *queuedChat) complete(group []*queuedCommand, outcomes []plan.Outcome, err error) {
+	var again []*queuedCommand
+	requeue := func(c *queuedCommand) {
 		if !c.abandoned {
 			c.state = queued
 			again = append(again, c)
@@ -359,7 +353,7 @@ func (q *Chat) complete(group []*Command, outcomes []plan.Outcome, err error) {
 	q.cached, q.contended = q.Head, q.until
 }
 
-func (c *Command) finish(sent command.Sent, err error) {
+func (c *queuedCommand) finish(sent command.Sent, err error) {
 	c.state, c.sent, c.err = done, sent, err
 	if c.wake != nil {
 		c.wake <- struct{}{} // never blocks: nothing else is in it, a leader has received what was
@@ -368,7 +362,7 @@ func (c *Command) finish(sent command.Sent, err error) {
 
 // handOver passes the lead to the waiter in front, or makes the chat idle. Callers hold
 // the mutex and have the lead.
-func (sh *shard) handOver(q *Chat) {
+func (sh *shard) handOver(q *queuedChat) {
 	q.leads = &q.exclusive
 	if q.exclusive.len() == 0 || (q.sends.len() > 0 && !q.lastSends) {
 		q.leads = &q.sends
@@ -381,7 +375,7 @@ func (sh *shard) handOver(q *Chat) {
 	}
 	q.busy = false
 	// a chat that was busy once need not keep its queues
-	q.sends, q.exclusive = fairQueue[*Command]{}, fairQueue[*Command]{}
+	q.sends, q.exclusive = fairQueue[*queuedCommand]{}, fairQueue[*queuedCommand]{}
 	if q.Head.Version == 0 { // no such chat, or its head is not known any more
 		delete(sh.chats, q.ID)
 		return

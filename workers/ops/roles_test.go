@@ -1,4 +1,4 @@
-package roles_test
+package ops
 
 import (
 	"testing"
@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/workers/ops/roles"
 )
 
 // S-52: each procedure that operators are served has a role, and none that changes
@@ -22,7 +21,7 @@ func TestSec_S_52_EveryProcedureHasARole(t *testing.T) {
 				for j := range s.Methods().Len() {
 					m := s.Methods().Get(j)
 					n++
-					role, ok := roles.Least("/" + string(s.FullName()) + "/" + string(m.Name()))
+					role, ok := LeastRole("/" + string(s.FullName()) + "/" + string(m.Name()))
 					if !ok {
 						t.Errorf("%s has no role", m.FullName())
 					}
@@ -38,19 +37,19 @@ func TestSec_S_52_EveryProcedureHasARole(t *testing.T) {
 	if n < 60 {
 		t.Fatalf("%d procedures were found", n)
 	}
-	if size := roles.Size(); size != n {
+	if size := numProcedures(); size != n {
 		t.Errorf("the table has %d procedures, the contracts %d", size, n)
 	}
 	for _, path := range []string{"/parley.ops.v1.OpsService/ListOperatorCalls", "/parley.admin.v1.AuditService/ListAudit",
 		"/parley.topic.v1.TopicAdminService/ListAudit"} { // what operators did is not for viewers
-		if role, ok := roles.Least(path); role != auth.Moderator || !ok {
+		if role, ok := LeastRole(path); role != auth.Moderator || !ok {
 			t.Errorf("%q: %s, %v", path, role, ok)
 		}
 	}
 	for _, path := range []string{"", "/", "/debug/pprof/", "/parley.admin.v1.UserAdminService/",
 		"/parley.admin.v1.X/GetUser", "/parley.admin.v1.UserAdminService/GetUser/",
 		"/parley.admin.v1.UserAdminService/getuser"} {
-		if role, ok := roles.Least(path); role != auth.Admin || ok {
+		if role, ok := LeastRole(path); role != auth.Admin || ok {
 			t.Errorf("%q: %s, %v", path, role, ok)
 		}
 	}
