@@ -16,7 +16,6 @@ import (
 	"net/url"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -139,27 +138,26 @@ func (p *Program) Run(ctx context.Context, args []string, stdout, stderr io.Writ
 	}
 }
 
-// withTwoDashes lets -listen stand for --listen, as it always could. Values of flags, what
-// follows --, and commands that read their own flags stay as they are.
+// withTwoDashes lets -listen stand for --listen, as it always could. Values of flags and what
+// follows -- stay as they are.
 func (p *Program) withTwoDashes(args []string) []string {
 	var out []string
-	isValue := false
+	c, isValue := p.Root, false
 	for i, arg := range args {
-		if arg == "--" || !isValue && readsOwnFlags(child(p.Root, arg)) {
+		if arg == "--" {
 			return append(out, args[i:]...)
+		}
+		if next := child(c, arg); next != nil && !isValue {
+			c = next
 		}
 		if !isValue && len(arg) > 2 && arg[0] == '-' && arg[1] != '-' {
 			arg = "-" + arg
 		}
-		flag := p.Root.Flags().Lookup(strings.TrimLeft(arg, "-"))
+		flag := c.Flags().Lookup(strings.TrimLeft(arg, "-"))
 		isValue = !isValue && strings.HasPrefix(arg, "--") && flag != nil && flag.NoOptDefVal == ""
 		out = append(out, arg)
 	}
 	return out
-}
-
-func readsOwnFlags(c *cobra.Command) bool {
-	return c != nil && (c.DisableFlagParsing || slices.ContainsFunc(c.Commands(), readsOwnFlags))
 }
 
 // explainFlag reports a flag that cannot be read.

@@ -32,13 +32,23 @@ func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 		Group("topics", "topics", command("apply", "make them", ""), command("acl", "rights", "")),
 		Group("single", "one", command("only", "it", "")),
 		&cobra.Command{Use: "fails", RunE: func(*cobra.Command, []string) error { return errors.New("no luck") }},
-		&cobra.Command{Use: "differs", RunE: func(*cobra.Command, []string) error { return Exit(3) }},
-		&cobra.Command{Use: "own", DisableFlagParsing: true, RunE: func(c *cobra.Command, args []string) error {
-			c.Println(strings.Join(args, "+"))
-			return nil
-		}})
+		&cobra.Command{Use: "differs", RunE: func(*cobra.Command, []string) error { return Exit(3) }}, says())
 	code = p.Run(t.Context(), args, &out, &errs)
 	return code, out.String(), errs.String()
+}
+
+// says makes a command with a flag and one below it, which prints the flag and its arguments.
+func says() *cobra.Command {
+	c := &cobra.Command{Use: "says", Short: "print it", RunE: func(*cobra.Command, []string) error { return nil }}
+	c.Flags().Bool("loudly", false, "in capitals")
+	word := &cobra.Command{Use: "word", Short: "print a word", Args: cobra.ArbitraryArgs}
+	of := word.Flags().String("of", "", "language")
+	word.RunE = func(c *cobra.Command, args []string) error {
+		c.Println(*of + "+" + strings.Join(args, "+"))
+		return nil
+	}
+	c.AddCommand(word)
+	return c
 }
 
 // Help and version are answered whatever else is wrong, in every form in which people ask
@@ -65,7 +75,9 @@ func TestHelpAndVersion(t *testing.T) {
 		{"-version", version, "usage"},
 		{"--data-dir /x version", version, "usage"},
 		{"--version token bob", version, "usage"},
-		{"--version own -x", version, "usage"},
+		{"--version says word -of x", version, "usage"},
+		{"help says", "--loudly", "--of"},
+		{"help says word", "--of", "--loudly"},
 		{"--help token", all, ""},
 		{"--help=true topics apply", all, ""},
 		{"-h x token", all, ""},
@@ -116,11 +128,17 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// A command that reads its own flags gets them as they are, those of the settings aside.
-func TestOwnFlags(t *testing.T) {
-	if code, stdout, stderr := run(t, "-listen", ":1", "own", "-x", "--listen", "--", "-y"); code != ExitOK ||
-		stdout+stderr != "-x+--listen+--+-y\n" {
-		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
+// A long flag with one dash is one with two, also behind a command. Values keep their dashes.
+func TestOneDash(t *testing.T) {
+	for line, want := range map[string]string{
+		"-listen :1 says word -of -long a":  "-long+a\n",
+		"-listen says says word --of -long": "-long+\n",
+		"says -loudly word -of=x -- -of":    "x+-of\n",
+	} {
+		code, stdout, stderr := run(t, strings.Fields(line)...)
+		if code != ExitOK || stdout+stderr != want {
+			t.Errorf("%s: exit code %d, %q, %q", line, code, stdout, stderr)
+		}
 	}
 }
 

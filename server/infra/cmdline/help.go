@@ -54,7 +54,7 @@ func (p *Program) help(w io.Writer, of config.Program, c *cobra.Command) {
 		}
 		fmt.Fprintf(w, "%s\n  %s\n%s", p.line(leaf), leaf.Short, leaf.Long)
 	}
-	if flags := c.LocalFlags(); len(list) == 1 && flags.HasAvailableFlags() {
+	if flags := c.LocalFlags(); c.Annotations[groupKey] == "" && flags.HasAvailableFlags() {
 		fmt.Fprintf(w, "\nflags:\n%s", flags.FlagUsages())
 	}
 	fmt.Fprintf(w, "\n%s --help lists the settings, whose flags go before the command.\n", p.Root.Name())

@@ -19,9 +19,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/port"
 	"github.com/parley-chat/parley/server/kafka/versions"
-	"github.com/parley-chat/parley/workers/ops/adminctl"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
-	"github.com/parley-chat/parley/workers/ops/topicctl"
 )
 
 // tokenTTL is how long a token is good that is printed.
@@ -36,11 +34,8 @@ func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	p.Program = cmdline.New(config.Server, root, "parley")
 	root.AddCommand(p.tokenCommand(), p.keysCommand(), p.backupCommand(), p.restoreCommand(), p.exportCommand(),
 		p.importCommand(), p.checkCommand(), p.kafkaCommand(), terminal.Chat(p.person), terminal.Tail(p.person))
-	opsctl.AddTo(root, "commands for operators, while the server runs:", p.operate)
-	topics := topicctl.Command(p.operator)
-	topics.GroupID = opsctl.GroupID
-	root.AddCommand(topics)
-	adminctl.AddTo(root, p.operator)
+	opsctl.AddTo(root, "commands for operators, while the server runs:", p.operator)
+	opsctl.AddTopics(root, p.operator)
 	return p.Program.Run(ctx, args, stdout, stderr)
 }
 
@@ -75,25 +70,16 @@ func (p *commandLine) run(root *cobra.Command, args []string) error {
 	return serve(root.Context(), cfg, p.stdout, p.stderr)
 }
 
-// operate runs a command of an operator, which a running server answers: the data
-// directory is the server's alone.
-func (p *commandLine) operate(ctx context.Context, args []string) error {
-	cfg, err := p.operator()
-	if err != nil {
-		return err
-	}
-	return cmdline.ExitCode(opsctl.Run(ctx, cfg, args))
-}
-
-// operator says where a command of an operator finds the server, and as whom.
+// operator says where a command of an operator finds the server, and as whom. A running server
+// answers it: the data directory is the server's alone.
 func (p *commandLine) operator() (opsctl.Config, error) {
 	cfg, err := p.config()
 	if err == nil {
 		cfg, err = cfg.withLinkTLS()
 	}
 	return opsctl.Config{
-		Program: "parley", Address: cfg.Operators.Address, Operator: cfg.Operators.Name, Token: cfg.Operators.Token.Reveal(),
-		Key: cfg.readKey, TLS: cfg.linkTLS, Stdout: p.stdout, Stderr: p.stderr,
+		Address: cfg.Operators.Address, Operator: cfg.Operators.Name, Token: cfg.Operators.Token.Reveal(),
+		Key: cfg.readKey, TLS: cfg.linkTLS,
 	}, err
 }
 

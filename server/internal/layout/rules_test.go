@@ -369,7 +369,8 @@ var bounds = []bound{
 		"a door knows the use cases behind it",
 	},
 	{
-		"workers/ops/adminctl", []string{"server/client/bearer", "server/infra/cmdline", "workers/ops/opsctl", "gen/..."},
+		"workers/ops/opsctl", []string{"server/auth", "server/client/bearer", "server/client/topic", "server/infra/cmdline",
+			"server/infra/config", "server/infra/wait", "server/topic/refusal", "gen/..."},
 		"commands know the contracts of the server",
 	},
 	{

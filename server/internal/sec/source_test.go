@@ -66,7 +66,6 @@ var outgoing = map[string]string{
 	"server/link/transport.go":                              "servers that are listed in Redis",
 	"server/store/dynamo/wire/body.go":                      "DynamoDB, by the settings",
 	"server/store/dynamo/wire/wire.go":                      "DynamoDB, by the settings",
-	"workers/ops/adminctl/adminctl.go":                      "operators' service, by the settings",
 	"workers/ops/opsctl/opsctl.go":                          "operators' service, by the settings",
 	"workers/topicproxy/topicproxy.go":                      "servers that are listed in Redis",
 	"schemacheck/internal/registryclient/registryclient.go": "the registry, by a flag",

@@ -21,7 +21,6 @@ import (
 	"github.com/parley-chat/parley/server/infra/config"
 	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/server/routing"
-	"github.com/parley-chat/parley/workers/ops/adminctl"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
 
@@ -46,8 +45,7 @@ func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 	root.AddCommand(p.topicCommands()...)
 	root.AddCommand(p.runCommand(), p.tableCommands(), p.schemaCommands(), p.redisCommands(), p.restoreCommand())
-	opsctl.AddTo(root, "commands for operators, answered by workers with the job ops:", p.operate)
-	adminctl.AddTo(root, p.operator)
+	opsctl.AddTo(root, "commands for operators, answered by workers with the job ops:", p.operator)
 	return p.Run(ctx, args, stdout, stderr)
 }
 

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -100,15 +99,6 @@ func serverTLS(cert, key string) (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: own.OfServer}, nil
 }
 
-// operate runs a command of an operator.
-func (p *program) operate(ctx context.Context, args []string) error {
-	cfg, err := p.operator()
-	if err != nil {
-		return err
-	}
-	return cmdline.ExitCode(opsctl.Run(ctx, cfg, args))
-}
-
 // operator says where a command of an operator finds the workers, and as whom.
 func (p *program) operator() (opsctl.Config, error) {
 	s, err := p.settings()
@@ -121,8 +111,7 @@ func (p *program) operator() (opsctl.Config, error) {
 		return opsctl.Config{}, cmdline.Exit(cmdline.ExitUsage)
 	}
 	return opsctl.Config{
-		Program: "workers", Address: s.Operators.Address, Operator: s.Operators.Name, Token: s.Operators.Token.Reveal(),
-		Key: s.key, TLS: t, Stdout: p.Root.OutOrStdout(), Stderr: p.stderr,
+		Address: s.Operators.Address, Operator: s.Operators.Name, Token: s.Operators.Token.Reveal(), Key: s.key, TLS: t,
 	}, nil
 }
 

@@ -2,40 +2,31 @@ package opsctl
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
+	"github.com/parley-chat/parley/gen/parley/ops/v1/opsv1connect"
+	"github.com/parley-chat/parley/server/infra/cmdline"
 )
 
-// timeFlag is a flag that takes a time, or how long ago it was.
-type timeFlag struct{ t **timestamppb.Timestamp }
-
-func (w timeFlag) String() string { return "" }
-
-func (w timeFlag) Set(s string) error {
-	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
-		*w.t = timestamppb.New(time.Now().Add(-d))
-		return nil
-	}
-	t, err := time.Parse(time.RFC3339, s)
-	if err != nil {
-		return errors.New("must be a time like 2030-01-02T15:04:05Z or an age like 90m")
-	}
-	*w.t = timestamppb.New(t)
-	return nil
+func (p *program) deadLetters() *cobra.Command {
+	return cmdline.Group("deadletters", "records that consumers could not process", p.countLetters(), p.discardLetters(),
+		p.listLetters(), p.redriveLetters(), p.showLetter())
 }
 
-// bindFilter declares the flags that select dead letters.
-func bindFilter(fs *flag.FlagSet) *opsv1.DeadLetterFilter {
-	f := &opsv1.DeadLetterFilter{}
-	fs.Func("source", "events or topics; both by default", func(s string) error {
+func (c *call) ops() opsv1connect.OpsServiceClient {
+	return opsv1connect.NewOpsServiceClient(c.http, c.url, c.with)
+}
+
+// letterFlags declares the flags that select dead letters.
+func letterFlags(fs *pflag.FlagSet, f *opsv1.DeadLetterFilter) {
+	fs.Func("source", "`events` or topics; both by default", func(s string) error {
 		v, ok := opsv1.DeadLetterSource_value["DEAD_LETTER_SOURCE_"+strings.ToUpper(s)]
 		if !ok || v == 0 {
 			return errors.New("must be events or topics")
@@ -43,11 +34,11 @@ func bindFilter(fs *flag.FlagSet) *opsv1.DeadLetterFilter {
 		f.Source = opsv1.DeadLetterSource(v)
 		return nil
 	})
-	fs.StringVar(&f.Group, "group", "", "of this group")
-	fs.StringVar(&f.Topic, "topic", "", "of records of this topic")
-	fs.StringVar(&f.Key, "key", "", "of records with this key; events have the chat's id")
-	fs.StringVar(&f.Reason, "failure", "", "with this in the reason of the failure")
-	fs.Func("class", "of this class of failures: unknown, permanent, downstream, authoritative or fatal",
+	fs.StringVar(&f.Group, "group", "", "of this `group`")
+	fs.StringVar(&f.Topic, "topic", "", "of records of this `topic`")
+	fs.StringVar(&f.Key, "key", "", "of records with this `key`; events have the chat's id")
+	fs.StringVar(&f.Reason, "failure", "", "with this `text` in the reason of the failure")
+	fs.Func("class", "of this `class` of failures: unknown, permanent, downstream, authoritative or fatal",
 		func(s string) error {
 			v, ok := opsv1.FailureClass_value["FAILURE_CLASS_"+strings.ToUpper(s)]
 			if !ok || v == 0 {
@@ -56,16 +47,14 @@ func bindFilter(fs *flag.FlagSet) *opsv1.DeadLetterFilter {
 			f.FailureClass = opsv1.FailureClass(v)
 			return nil
 		})
-	fs.Var(timeFlag{&f.FailedFrom}, "since", "failed at this time (RFC 3339) or within this duration (such as 90m)")
-	fs.Var(timeFlag{&f.FailedBefore}, "until", "failed before this time or longer ago than this duration")
-	return f
+	timeFlag(fs, &f.FailedFrom, "since", "failed at this time or later")
+	timeFlag(fs, &f.FailedBefore, "until", "failed before this time")
 }
 
-func bindStatuses(fs *flag.FlagSet) *[]opsv1.DeadLetterStatus {
-	var out []opsv1.DeadLetterStatus
-	fs.Func("status", "open, running, redriven, discarded, several with commas, or all; default: open",
+func letterStatusFlag(fs *pflag.FlagSet, to *[]opsv1.DeadLetterStatus) {
+	fs.Func("status", "`status` open, running, redriven or discarded, several with commas, or all; open by default",
 		func(s string) error {
-			out = nil
+			*to = nil
 			if s == "all" {
 				s = "open,running,redriven,discarded"
 			}
@@ -74,81 +63,90 @@ func bindStatuses(fs *flag.FlagSet) *[]opsv1.DeadLetterStatus {
 				if !ok || v == 0 {
 					return errors.New("must be open, running, redriven, discarded or all")
 				}
-				out = append(out, opsv1.DeadLetterStatus(v))
+				*to = append(*to, opsv1.DeadLetterStatus(v))
 			}
 			return nil
 		})
-	return &out
 }
 
-func listLetters(fs *flag.FlagSet) func(*call, []string) error {
-	f, statuses, p := bindFilter(fs), bindStatuses(fs), bindPaging(fs, "letters")
-	return func(c *call, args []string) error {
-		if err := p.check(args); err != nil {
-			return err
-		}
-		res, err := c.client.ListDeadLetters(c.ctx,
-			&opsv1.ListDeadLettersRequest{Filter: f, Statuses: *statuses, PageSize: int32(p.limit), PageToken: p.token})
-		if err != nil || c.printJSON(res) {
-			return err
-		}
-		return c.page("ID\tFAILED AT\tTRIES\tSTATUS\tKEY\tREASON", func(w io.Writer) {
-			for _, l := range res.GetLetters() {
-				reason := l.GetReason()
-				if l.GetParked() {
-					reason = strings.TrimSpace("parked with its key  " + reason)
-				}
-				if l.GetResult() != "" {
-					reason = l.GetResult() + " (by " + l.GetHandledBy() + ")"
-				}
-				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", safe(l.GetId()), formatTime(l.GetFailedAt()), l.GetAttempts(),
-					enumWord(l.GetStatus(), "DEAD_LETTER_STATUS_"), safe(l.GetKey()), safe(reason))
+func (p *program) listLetters() *cobra.Command {
+	req := &opsv1.ListDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{}}
+	return p.command(spec{
+		use: "list", short: "list dead letters",
+		flags: func(fs *pflag.FlagSet) {
+			letterFlags(fs, req.GetFilter())
+			letterStatusFlag(fs, &req.Statuses)
+			pagingFlags(fs, &req.PageSize, &req.PageToken, "letters")
+		},
+		run: func(c *call) error {
+			res, err := c.ops().ListDeadLetters(c.ctx, req)
+			if err != nil || c.printJSON(res) {
+				return err
 			}
-		}, res.GetNextPageToken())
-	}
+			return c.page("ID\tFAILED AT\tTRIES\tSTATUS\tKEY\tREASON", func(w io.Writer) {
+				for _, l := range res.GetLetters() {
+					reason := l.GetReason()
+					if l.GetParked() {
+						reason = strings.TrimSpace("parked with its key  " + reason)
+					}
+					if l.GetResult() != "" {
+						reason = l.GetResult() + " (by " + l.GetHandledBy() + ")"
+					}
+					fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", safe(l.GetId()), formatTime(l.GetFailedAt()), l.GetAttempts(),
+						word(l.GetStatus(), "DEAD_LETTER_STATUS_"), safe(l.GetKey()), safe(reason))
+				}
+			}, res.GetNextPageToken())
+		},
+	})
 }
 
-func countLetters(fs *flag.FlagSet) func(*call, []string) error {
-	f, statuses := bindFilter(fs), bindStatuses(fs)
-	return func(c *call, args []string) error {
-		if err := noArguments(args); err != nil {
-			return err
-		}
-		res, err := c.client.CountDeadLetters(c.ctx, &opsv1.CountDeadLettersRequest{Filter: f, Statuses: *statuses})
-		if err != nil || c.printJSON(res) {
-			return err
-		}
-		w := c.table()
-		fmt.Fprintln(w, "LETTERS\tGROUP\tTOPIC\tFIRST\tLAST\tREASON")
-		for _, n := range res.GetCounts() {
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", n.GetCount(), safe(n.GetGroup()), safe(n.GetTopic()),
-				formatTime(n.GetFirstFailedAt()), formatTime(n.GetLastFailedAt()), safe(n.GetReason()))
-		}
-		fmt.Fprintf(w, "%d\tin all\n", res.GetTotal())
-		return w.Flush()
-	}
+func (p *program) countLetters() *cobra.Command {
+	req := &opsv1.CountDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{}}
+	return p.command(spec{
+		use: "count", short: "count dead letters by group, topic and reason",
+		flags: func(fs *pflag.FlagSet) {
+			letterFlags(fs, req.GetFilter())
+			letterStatusFlag(fs, &req.Statuses)
+		},
+		run: func(c *call) error {
+			res, err := c.ops().CountDeadLetters(c.ctx, req)
+			if err != nil || c.printJSON(res) {
+				return err
+			}
+			return c.table(func(w io.Writer) {
+				fmt.Fprintln(w, "LETTERS\tGROUP\tTOPIC\tFIRST\tLAST\tREASON")
+				for _, n := range res.GetCounts() {
+					fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", n.GetCount(), safe(n.GetGroup()), safe(n.GetTopic()),
+						formatTime(n.GetFirstFailedAt()), formatTime(n.GetLastFailedAt()), safe(n.GetReason()))
+				}
+				fmt.Fprintf(w, "%d\tin all\n", res.GetTotal())
+			})
+		},
+	})
 }
 
-func showLetter(fs *flag.FlagSet) func(*call, []string) error {
-	content := fs.Bool("content", false, "show what users wrote; that you asked for it is logged")
-	return func(c *call, args []string) error {
-		id, err := oneArgument(args, "deadletters show needs one id")
-		if err != nil {
-			return err
-		}
-		res, err := c.client.GetDeadLetter(c.ctx, &opsv1.GetDeadLetterRequest{Id: id, Content: *content})
-		if err != nil || c.printJSON(res) {
-			return err
-		}
-		return c.printLetter(res, *content)
-	}
+func (p *program) showLetter() *cobra.Command {
+	req := &opsv1.GetDeadLetterRequest{}
+	return p.command(spec{
+		use: "show ID", short: "show one, with its record and event", args: 1, needs: "one id",
+		flags: func(fs *pflag.FlagSet) {
+			fs.BoolVar(&req.Content, "content", false, "show what users wrote; that you asked for it is logged")
+		},
+		run: func(c *call) error {
+			req.Id = c.args[0]
+			res, err := c.ops().GetDeadLetter(c.ctx, req)
+			if err != nil || c.printJSON(res) {
+				return err
+			}
+			return c.table(func(w io.Writer) { printLetter(w, res, req.GetContent()) })
+		},
+	})
 }
 
 // printLetter prints a letter, and its content if it was asked for.
-func (c *call) printLetter(res *opsv1.GetDeadLetterResponse, content bool) error {
+func printLetter(w io.Writer, res *opsv1.GetDeadLetterResponse, content bool) {
 	l, r := res.GetLetter(), res.GetRecord()
-	w := c.table()
-	row := func(name, value string) { fmt.Fprintf(w, "%s\t%s\n", name, value) }
+	row := rowsOf(w)
 	row("id", safe(l.GetId()))
 	row("group", safe(l.GetGroup()))
 	topics := l.GetSource() == opsv1.DeadLetterSource_DEAD_LETTER_SOURCE_TOPICS
@@ -173,7 +171,7 @@ func (c *call) printLetter(res *opsv1.GetDeadLetterResponse, content bool) error
 		row("parked", "its key waits; redrive unparks it, discard lets the rest of the key proceed")
 	}
 	row("reason", safe(l.GetReason()))
-	row("status", enumWord(l.GetStatus(), "DEAD_LETTER_STATUS_"))
+	row("status", word(l.GetStatus(), "DEAD_LETTER_STATUS_"))
 	if l.GetHandledBy() != "" {
 		row("handled", fmt.Sprintf("%s by %s, redriven %d times: %s", formatTime(l.GetHandledAt()), safe(l.GetHandledBy()),
 			l.GetRedrives(), safe(l.GetResult())))
@@ -192,11 +190,10 @@ func (c *call) printLetter(res *opsv1.GetDeadLetterResponse, content bool) error
 	default:
 		row("event", "none: "+safe(res.GetProblem()))
 	}
-	return w.Flush()
 }
 
-// progress is what redrive and discard answer.
-type progress interface {
+// handled is what redrive and discard answer.
+type handled interface {
 	proto.Message
 	GetResults() []*opsv1.DeadLetterResult
 	GetSummary() *opsv1.DeadLetterSummary
@@ -205,7 +202,7 @@ type progress interface {
 // follow prints what a stream says, and how it ended.
 func follow[T any, M interface {
 	*T
-	progress
+	handled
 }](c *call, stream interface {
 	Receive() bool
 	Msg() *T
@@ -221,13 +218,13 @@ func follow[T any, M interface {
 			continue
 		}
 		for _, r := range m.GetResults() {
-			what := enumWord(r.GetOutcome(), "DEAD_LETTER_OUTCOME_")
+			what := word(r.GetOutcome(), "DEAD_LETTER_OUTCOME_")
 			if r.GetOutcome() == opsv1.DeadLetterOutcome_DEAD_LETTER_OUTCOME_DONE {
 				if what = done; !execute {
 					what = "would be " + done
 				}
 			}
-			fmt.Fprintf(c.cfg.Stdout, "%s  %s\n", safe(r.GetId()), strings.TrimSpace(what+"  "+r.GetReason()))
+			fmt.Fprintf(c.stdout, "%s  %s\n", safe(r.GetId()), strings.TrimSpace(what+"  "+r.GetReason()))
 		}
 	}
 	if err := stream.Err(); err != nil {
@@ -261,48 +258,70 @@ func (c *call) printSummary(s *opsv1.DeadLetterSummary, done string, execute boo
 	if s.GetMore() {
 		parts = append(parts, "and there may be more")
 	}
-	fmt.Fprintln(c.cfg.Stdout, strings.Join(parts, ", "))
+	fmt.Fprintln(c.stdout, strings.Join(parts, ", "))
 	if !execute {
-		fmt.Fprintln(c.cfg.Stdout, dryRun)
+		fmt.Fprintln(c.stdout, dryRun)
 	}
 }
 
-func redriveLetters(fs *flag.FlagSet) func(*call, []string) error {
-	req := &opsv1.RedriveDeadLettersRequest{Filter: bindFilter(fs)}
-	fs.BoolVar(&req.All, "all", false, "all that are open")
-	bindExecute(fs, &req.Execute)
-	limit := fs.Int("limit", 0, "letters to try; 0: all")
-	rate := fs.Int("rate", 100, "letters a second, 1 to 10000")
-	return func(c *call, args []string) error {
-		req.Filter.Ids, req.Limit, req.Rate = args, int32(min(*limit, 1<<30)), int32(min(*rate, 1<<30))
-		if *rate < 1 {
-			return errUsage{errors.New("rate must be 1 to 10000")}
-		}
-		stream, err := c.client.RedriveDeadLetters(c.ctx, req)
-		if err != nil {
-			return err
-		}
-		defer stream.Close()
-		return follow(c, stream, "redriven", req.GetExecute())
-	}
+func (p *program) redriveLetters() *cobra.Command {
+	req := &opsv1.RedriveDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{}}
+	var limit, rate int
+	return p.command(spec{
+		use: "redrive [ID…]", short: "hand open dead letters to their consumers again", more: unbounded,
+		flags: func(fs *pflag.FlagSet) {
+			letterFlags(fs, req.GetFilter())
+			fs.BoolVar(&req.All, "all", false, "all that are open")
+			executeFlag(fs, &req.Execute)
+			fs.IntVar(&limit, "limit", 0, "`letters` to try; 0: all")
+			fs.IntVar(&rate, "rate", 100, "`letters` a second, 1 to 10000")
+		},
+		run: func(c *call) error {
+			req.Filter.Ids, req.Limit, req.Rate = c.args, bounded(limit), bounded(rate)
+			if rate < 1 {
+				return cmdline.Usagef("rate must be 1 to 10000")
+			}
+			return c.redrive(req)
+		},
+	})
 }
 
-func discardLetters(fs *flag.FlagSet) func(*call, []string) error {
-	req := &opsv1.DiscardDeadLettersRequest{Filter: bindFilter(fs)}
-	fs.BoolVar(&req.All, "all", false, "all that are open")
-	bindExecute(fs, &req.Execute)
-	fs.StringVar(&req.Reason, "reason", "", "why they are given up; kept with each")
-	limit := fs.Int("limit", 0, "letters; 0: all")
-	return func(c *call, args []string) error {
-		if req.GetReason() == "" {
-			return errUsage{errors.New("discard needs --reason")}
-		}
-		req.Filter.Ids, req.Limit = args, int32(min(*limit, 1<<30))
-		stream, err := c.client.DiscardDeadLetters(c.ctx, req)
-		if err != nil {
-			return err
-		}
-		defer stream.Close()
-		return follow(c, stream, "discarded", req.GetExecute())
+func (c *call) redrive(req *opsv1.RedriveDeadLettersRequest) error {
+	stream, err := c.ops().RedriveDeadLetters(c.ctx, req)
+	if err != nil {
+		return err
 	}
+	defer stream.Close()
+	return follow(c, stream, "redriven", req.GetExecute())
+}
+
+func (p *program) discardLetters() *cobra.Command {
+	req := &opsv1.DiscardDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{}}
+	var limit int
+	return p.command(spec{
+		use: "discard [ID…]", short: "give open dead letters up", more: unbounded,
+		flags: func(fs *pflag.FlagSet) {
+			letterFlags(fs, req.GetFilter())
+			fs.BoolVar(&req.All, "all", false, "all that are open")
+			executeFlag(fs, &req.Execute)
+			fs.StringVar(&req.Reason, "reason", "", "why they are given up: `text` that is kept with each")
+			fs.IntVar(&limit, "limit", 0, "`letters`; 0: all")
+		},
+		run: func(c *call) error {
+			if req.GetReason() == "" {
+				return cmdline.Usagef("discard needs --reason")
+			}
+			req.Filter.Ids, req.Limit = c.args, bounded(limit)
+			return c.discard(req)
+		},
+	})
+}
+
+func (c *call) discard(req *opsv1.DiscardDeadLettersRequest) error {
+	stream, err := c.ops().DiscardDeadLetters(c.ctx, req)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	return follow(c, stream, "discarded", req.GetExecute())
 }

@@ -1,32 +1,39 @@
 package opsctl
 
 import (
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
+	"github.com/parley-chat/parley/server/infra/cmdline"
 )
 
-func failedRows(fs *flag.FlagSet) func(*call, []string) error {
-	p := bindPaging(fs, "rows")
-	return func(c *call, args []string) error {
-		if err := p.check(args); err != nil {
-			return err
-		}
-		res, err := c.client.ListFailedOutboxRows(c.ctx,
-			&opsv1.ListFailedOutboxRowsRequest{PageSize: int32(p.limit), PageToken: p.token})
-		if err != nil || c.printJSON(res) {
-			return err
-		}
-		return c.page("ROW\tVERSIONS\tWRITTEN AT\tNOTED\tREASON", func(w io.Writer) {
-			for _, r := range res.GetRows() {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", safe(r.GetRow()), versions(r), formatTime(r.GetCreatedAt()), r.GetAttempts(),
-					safe(r.GetLastError()))
+func (p *program) outbox() *cobra.Command {
+	return cmdline.Group("outbox", "rows of the outbox that cannot be published", p.dropRow(), p.failedRows(),
+		p.mendRow())
+}
+
+func (p *program) failedRows() *cobra.Command {
+	req := &opsv1.ListFailedOutboxRowsRequest{}
+	return p.command(spec{
+		use: "failed", short: "list rows of the outbox that cannot be published",
+		flags: func(fs *pflag.FlagSet) { pagingFlags(fs, &req.PageSize, &req.PageToken, "rows") },
+		run: func(c *call) error {
+			res, err := c.ops().ListFailedOutboxRows(c.ctx, req)
+			if err != nil || c.printJSON(res) {
+				return err
 			}
-		}, res.GetNextPageToken())
-	}
+			return c.page("ROW\tVERSIONS\tWRITTEN AT\tNOTED\tREASON", func(w io.Writer) {
+				for _, r := range res.GetRows() {
+					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", safe(r.GetRow()), versions(r), formatTime(r.GetCreatedAt()),
+						r.GetAttempts(), safe(r.GetLastError()))
+				}
+			}, res.GetNextPageToken())
+		},
+	})
 }
 
 // versions is which events a row is about.
@@ -40,39 +47,54 @@ func versions(r *opsv1.FailedOutboxRow) string {
 	return fmt.Sprintf("%d to %d", r.GetFirstVersion(), r.GetFirstVersion()+r.GetCount()-1)
 }
 
-func mendRow(fs *flag.FlagSet) func(*call, []string) error {
-	var execute bool
-	bindExecute(fs, &execute)
-	return func(c *call, args []string) error {
-		row, err := oneArgument(args, "outbox mend needs the id of one row, as outbox failed prints it")
-		if err != nil {
-			return err
-		}
-		res, err := c.client.MendFailedOutboxRow(c.ctx, &opsv1.MendFailedOutboxRowRequest{Row: row, Execute: execute})
-		if err != nil || c.printJSON(res) {
-			return err
-		}
-		for _, r := range res.GetMended() {
-			fmt.Fprintf(c.cfg.Stdout, "%s: versions %s\n", safe(r.GetChatId()), versions(r))
-		}
-		return c.printDone(execute, "these are published now")
-	}
+func (c *call) sayRow(r *opsv1.FailedOutboxRow) error {
+	return c.say("%s: versions %s", safe(r.GetChatId()), versions(r))
 }
 
-func dropRow(fs *flag.FlagSet) func(*call, []string) error {
+func (p *program) mendRow() *cobra.Command {
 	var execute bool
-	bindExecute(fs, &execute)
-	reason := fs.String("reason", "", "why, for the log; required")
-	return func(c *call, args []string) error {
-		if len(args) != 1 || *reason == "" {
-			return errUsage{errors.New("outbox drop needs --reason and the id of one row, as outbox failed prints it")}
-		}
-		res, err := c.client.DropFailedOutboxRow(c.ctx,
-			&opsv1.DropFailedOutboxRowRequest{Row: args[0], Reason: *reason, Execute: execute})
-		if err != nil || c.printJSON(res) {
-			return err
-		}
-		fmt.Fprintf(c.cfg.Stdout, "%s: versions %s\n", safe(res.GetRow().GetChatId()), versions(res.GetRow()))
-		return c.printDone(execute, "these will not be published by the row; replay can still publish them")
-	}
+	return p.command(spec{
+		use: "mend ROW", short: "replace one by what the event store says it should be", args: 1,
+		needs: "the id of one row, as outbox failed prints it",
+		flags: func(fs *pflag.FlagSet) { executeFlag(fs, &execute) },
+		run: func(c *call) error {
+			res, err := c.ops().MendFailedOutboxRow(c.ctx,
+				&opsv1.MendFailedOutboxRowRequest{Row: c.args[0], Execute: execute})
+			if err != nil || c.printJSON(res) {
+				return err
+			}
+			for _, r := range res.GetMended() {
+				if err := c.sayRow(r); err != nil {
+					return err
+				}
+			}
+			return c.done(execute, "these are published now")
+		},
+	})
+}
+
+func (p *program) dropRow() *cobra.Command {
+	req := &opsv1.DropFailedOutboxRowRequest{}
+	return p.command(spec{
+		use: "drop ROW", short: "give one up; its events can still be replayed", args: 1,
+		needs: "--reason and the id of one row, as outbox failed prints it",
+		flags: func(fs *pflag.FlagSet) {
+			executeFlag(fs, &req.Execute)
+			fs.StringVar(&req.Reason, "reason", "", "why, for the log: `text`; required")
+		},
+		run: func(c *call) error {
+			if req.GetReason() == "" {
+				return c.misuse
+			}
+			req.Row = c.args[0]
+			res, err := c.ops().DropFailedOutboxRow(c.ctx, req)
+			if err != nil || c.printJSON(res) {
+				return err
+			}
+			if err := c.sayRow(res.GetRow()); err != nil {
+				return err
+			}
+			return c.done(req.GetExecute(), "these will not be published by the row; replay can still publish them")
+		},
+	})
 }

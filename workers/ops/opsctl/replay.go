@@ -1,72 +1,72 @@
 package opsctl
 
 import (
-	"errors"
-	"flag"
 	"fmt"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
+	"github.com/parley-chat/parley/server/infra/cmdline"
 )
 
-// repeatedFlag declares a flag that may come several times.
-func repeatedFlag(fs *flag.FlagSet, p *[]string, name, help string) {
-	fs.Func(name, help+"; may come several times", func(s string) error {
-		*p = append(*p, s)
-		return nil
+func (p *program) replay() *cobra.Command {
+	req := &opsv1.ReplayEventsRequest{}
+	var limit, rate int
+	return p.command(spec{
+		use: "replay", short: "publish events again, or have the relay retry failed rows",
+		flags: func(fs *pflag.FlagSet) {
+			fs.StringArrayVar(&req.ChatIds, "chat", nil, "of this `chat`; may come several times")
+			fs.BoolVar(&req.AllChats, "all-chats", false, "of all chats; reads the whole event store")
+			versionFlags(fs, &req.FromVersion, &req.ToVersion)
+			fs.StringArrayVar(&req.EventTypes, "type", nil,
+				"of this `type`, such as MessagePersisted, or search_click of search events; may come several times")
+			timeFlag(fs, &req.FromTime, "since", "from this time on")
+			timeFlag(fs, &req.BeforeTime, "until", "before this time")
+			eventStatusFlag(fs, &req.Statuses, "published by default", opsv1.EventStatus_EVENT_STATUS_FAILED,
+				opsv1.EventStatus_EVENT_STATUS_PUBLISHED)
+			executeFlag(fs, &req.Execute)
+			fs.StringVar(&req.Resume, "resume", "", "where a replay of all chats with the same flags ended early")
+			fs.IntVar(&limit, "limit", 0, "`events`; 0: all")
+			fs.IntVar(&rate, "rate", 1000, "`events` a second, 1 to 100000")
+		},
+		run: func(c *call) error {
+			if (len(req.GetChatIds()) == 0) != req.GetAllChats() {
+				return cmdline.Usagef("replay needs either --chat or --all-chats")
+			}
+			if rate < 1 {
+				return cmdline.Usagef("rate must be 1 to 100000")
+			}
+			req.Limit, req.Rate = bounded(limit), bounded(rate)
+			return c.replay(req)
+		},
 	})
 }
 
-func replayEvents(fs *flag.FlagSet) func(*call, []string) error {
-	req := &opsv1.ReplayEventsRequest{}
-	repeatedFlag(fs, &req.ChatIds, "chat", "of this chat")
-	fs.BoolVar(&req.AllChats, "all-chats", false, "of all chats; reads the whole event store")
-	fs.Int64Var(&req.FromVersion, "from-version", 0, "from this version of the chats on")
-	fs.Int64Var(&req.ToVersion, "to-version", 0, "up to this version; 0: the last")
-	repeatedFlag(fs, &req.EventTypes, "type", "of this type, such as MessagePersisted, or search_click of search events")
-	fs.Var(timeFlag{&req.FromTime}, "since", "from this time (RFC 3339) on, or within this duration (such as 90m)")
-	fs.Var(timeFlag{&req.BeforeTime}, "until", "before this time, or longer ago than this duration")
-	bindEventStatuses(fs, &req.Statuses, "published by default", opsv1.EventStatus_EVENT_STATUS_FAILED,
-		opsv1.EventStatus_EVENT_STATUS_PUBLISHED)
-	bindExecute(fs, &req.Execute)
-	fs.StringVar(&req.Resume, "resume", "", "where a replay of all chats with the same flags ended early")
-	limit := fs.Int("limit", 0, "events; 0: all")
-	rate := fs.Int("rate", 1000, "events a second, 1 to 100000")
-	return func(c *call, args []string) error {
-		if err := noArguments(args); err != nil {
-			return err
-		}
-		if (len(req.GetChatIds()) == 0) != req.GetAllChats() {
-			return errUsage{errors.New("replay needs either --chat or --all-chats")}
-		}
-		if *rate < 1 {
-			return errUsage{errors.New("rate must be 1 to 100000")}
-		}
-		req.Limit, req.Rate = int32(min(*limit, 1<<30)), int32(min(*rate, 1<<30))
-		stream, err := c.client.ReplayEvents(c.ctx, req)
-		if err != nil {
-			return err
-		}
-		defer stream.Close()
-		resume := req.GetResume()
-		for stream.Receive() {
-			m := stream.Msg()
-			resume = m.GetResume()
-			if c.printJSON(m) {
-				continue
-			}
-			fmt.Fprintln(c.cfg.Stdout, replayed(m, req.GetExecute()))
-		}
-		if err := stream.Err(); err != nil {
-			if req.GetExecute() && resume != "" {
-				return fmt.Errorf("%w; continue with the same flags and --resume %q", err, resume)
-			}
-			return err
-		}
-		if !req.GetExecute() && !c.json {
-			fmt.Fprintln(c.cfg.Stdout, dryRun)
-		}
-		return nil
+func (c *call) replay(req *opsv1.ReplayEventsRequest) error {
+	stream, err := c.ops().ReplayEvents(c.ctx, req)
+	if err != nil {
+		return err
 	}
+	defer stream.Close()
+	resume := req.GetResume()
+	for stream.Receive() {
+		m := stream.Msg()
+		resume = m.GetResume()
+		if !c.printJSON(m) {
+			fmt.Fprintln(c.stdout, replayed(m, req.GetExecute()))
+		}
+	}
+	if err := stream.Err(); err != nil {
+		if req.GetExecute() && resume != "" {
+			return fmt.Errorf("%w; continue with the same flags and --resume %q", err, resume)
+		}
+		return err
+	}
+	if !req.GetExecute() && !c.json {
+		return c.say(dryRun)
+	}
+	return nil
 }
 
 // replayed describes the progress of a replay in one line.

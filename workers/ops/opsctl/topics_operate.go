@@ -1,4 +1,4 @@
-package topicctl
+package opsctl
 
 import (
 	"fmt"
@@ -15,53 +15,48 @@ import (
 	"github.com/parley-chat/parley/server/infra/cmdline"
 )
 
-func (p *program) health() *cobra.Command {
+func (p topics) health() *cobra.Command {
 	req := &topicv1.ListGroupsRequest{}
 	return p.command(spec{
 		operators: true,
-		use:       "health TOPIC [GROUP]", short: "how a topic's groups are, or how fast one is", args: 1, more: true,
+		use:       "health TOPIC [GROUP]", short: "how a topic's groups are, or how fast one is", args: 1, more: 1,
 		long: `  server topics health orders
   server topics health orders billing
 `,
 		flags: func(fs *pflag.FlagSet) { pagingFlags(fs, &req.PageSize, &req.PageToken, "groups") },
 		run: func(c *call) error {
-			switch len(c.args) {
-			case 1:
-			case 2:
+			if len(c.args) == 2 {
 				return c.metrics()
-			default:
-				return cmdline.Usagef("topics health takes TOPIC [GROUP]")
 			}
 			req.Topic = c.args[0]
-			res, err := c.admin.ListGroups(c.ctx, req)
+			res, err := c.topicAdmin().ListGroups(c.ctx, req)
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			err = c.table(func(w io.Writer) {
-				fmt.Fprintln(w, "GROUP\tSTATE\tHEALTHY\tMEMBERS\tPENDING\tIN FLIGHT\tPROCESSED\tSILENT FOR\tPROBLEMS")
+			const columns = "GROUP\tSTATE\tHEALTHY\tMEMBERS\tPENDING\tIN FLIGHT\tPROCESSED\tSILENT FOR\tPROBLEMS"
+			return c.page(columns, func(w io.Writer) {
 				for _, g := range res.GetGroups() {
 					healthy := "yes"
 					if !g.GetHealthy() {
 						healthy = "no"
 					}
 					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\n", safe(g.GetGroup()),
-						word(g.GetState(), "SUBSCRIPTION_STATE_"), healthy, g.GetMembers(), g.GetPending(), g.GetInFlight(),
+						flagWord(g.GetState(), "SUBSCRIPTION_STATE_"), healthy, g.GetMembers(), g.GetPending(), g.GetInFlight(),
 						g.GetProcessed(), formatAge(g.GetSinceHeartbeat()), strings.Join(g.GetProblems(), "; "))
 				}
-			})
-			return c.next(err, res.GetNextPageToken())
+			}, res.GetNextPageToken())
 		},
 	})
 }
 
 // metrics prints how fast a group is.
 func (c *call) metrics() error {
-	res, err := c.admin.GetGroupMetrics(c.ctx, &topicv1.GetGroupMetricsRequest{Topic: c.args[0], Group: c.args[1]})
+	res, err := c.topicAdmin().GetGroupMetrics(c.ctx, &topicv1.GetGroupMetricsRequest{Topic: c.args[0], Group: c.args[1]})
 	if err != nil || c.printJSON(res) {
 		return err
 	}
 	return c.table(func(w io.Writer) {
-		row := func(name string, value any) { fmt.Fprintf(w, "%s\t%v\n", name, value) }
+		row := rowsOf(w)
 		row("processed", fmt.Sprintf("%d, of which %d did not pass the filter", res.GetProcessed(), res.GetFiltered()))
 		row("failed", res.GetFailed())
 		row("messages a second", fmt.Sprintf("%.1f", res.GetMessagesPerSecond()))
@@ -84,11 +79,11 @@ func formatAge(d *durationpb.Duration) string {
 	return d.AsDuration().Truncate(time.Second).String()
 }
 
-func (p *program) monitors() *cobra.Command {
+func (p topics) monitors() *cobra.Command {
 	var k topicv1.MonitorKind
 	return p.command(spec{
 		operators: true,
-		use:       "monitors [TOPIC]", short: "what needs an operator's attention", more: true,
+		use:       "monitors [TOPIC]", short: "what needs an operator's attention", more: 1,
 		long: `  server topics monitors
   server topics monitors orders --kind stuck
 `,
@@ -97,17 +92,13 @@ func (p *program) monitors() *cobra.Command {
 		},
 		run: func(c *call) error {
 			req := &topicv1.ListMonitorsRequest{}
-			switch len(c.args) {
-			case 0:
-			case 1:
+			if len(c.args) == 1 {
 				req.Topic = c.args[0]
-			default:
-				return cmdline.Usagef("topics monitors takes [TOPIC]")
 			}
 			if k != 0 {
 				req.Kinds = []topicv1.MonitorKind{k}
 			}
-			res, err := c.admin.ListMonitors(c.ctx, req)
+			res, err := c.topicAdmin().ListMonitors(c.ctx, req)
 			if err != nil || c.printJSON(res) {
 				return err
 			}
@@ -117,12 +108,8 @@ func (p *program) monitors() *cobra.Command {
 			err = c.table(func(w io.Writer) {
 				fmt.Fprintln(w, "KIND\tTOPIC\tGROUP\tMESSAGES\tSINCE\tAGE\tWHAT")
 				for _, f := range res.GetFindings() {
-					group := "-"
-					if f.GetGroup() != "" {
-						group = safe(f.GetGroup())
-					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n", word(f.GetKind(), "MONITOR_KIND_"), safe(f.GetTopic()),
-						group, f.GetCount(), formatTime(f.GetSince()), formatAge(f.GetAge()), f.GetText())
+					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n", flagWord(f.GetKind(), "MONITOR_KIND_"), safe(f.GetTopic()),
+						orDash(f.GetGroup()), f.GetCount(), formatTime(f.GetSince()), formatAge(f.GetAge()), f.GetText())
 				}
 			})
 			if err != nil || !res.GetTruncated() {
@@ -133,7 +120,7 @@ func (p *program) monitors() *cobra.Command {
 	})
 }
 
-func (p *program) removeGroup() *cobra.Command {
+func (p topics) removeGroup() *cobra.Command {
 	var execute bool
 	req := &topicv1.RemoveGroupRequest{}
 	return p.command(spec{
@@ -161,7 +148,7 @@ func (p *program) removeGroup() *cobra.Command {
 				return c.say(dryRun)
 			}
 			req.Topic, req.Group = c.args[0], c.args[1]
-			res, err := c.admin.RemoveGroup(c.ctx, req)
+			res, err := c.topicAdmin().RemoveGroup(c.ctx, req)
 			if err != nil || c.printJSON(res) {
 				return err
 			}
@@ -171,7 +158,7 @@ func (p *program) removeGroup() *cobra.Command {
 	})
 }
 
-func (p *program) resurrect() *cobra.Command {
+func (p topics) resurrect() *cobra.Command {
 	req := &topicv1.ResurrectRequest{}
 	return p.command(spec{
 		operators: true,
@@ -186,7 +173,7 @@ func (p *program) resurrect() *cobra.Command {
 		},
 		run: func(c *call) error {
 			req.Topic, req.Group = c.args[0], c.args[1]
-			res, err := c.admin.Resurrect(c.ctx, req)
+			res, err := c.topicAdmin().Resurrect(c.ctx, req)
 			if err != nil || c.printJSON(res) {
 				return err
 			}
@@ -195,7 +182,7 @@ func (p *program) resurrect() *cobra.Command {
 	})
 }
 
-func (p *program) forceComplete() *cobra.Command {
+func (p topics) forceComplete() *cobra.Command {
 	var execute bool
 	req := &topicv1.ForceCompleteRequest{}
 	return p.command(spec{
@@ -218,7 +205,7 @@ func (p *program) forceComplete() *cobra.Command {
 				return cmdline.Usagef("AGE %w", err)
 			}
 			req.Topic, req.OlderThan, req.DryRun = c.args[0], durationpb.New(age), !execute
-			res, err := c.admin.ForceComplete(c.ctx, req)
+			res, err := c.topicAdmin().ForceComplete(c.ctx, req)
 			if err != nil || c.printJSON(res) {
 				return err
 			}
@@ -232,28 +219,24 @@ func (p *program) forceComplete() *cobra.Command {
 	})
 }
 
-func (p *program) jobs() *cobra.Command {
+func (p topics) jobs() *cobra.Command {
 	return p.command(spec{
 		operators: true,
-		use:       "jobs [JOB]", short: "the jobs on topics and their last runs, or run one", more: true,
+		use:       "jobs [JOB]", short: "the jobs on topics and their last runs, or run one", more: 1,
 		long: `  JOB is trim, detection or subscriptions. The setting topic-jobs says how often they run.
 
   server topics jobs
   server topics jobs trim
 `,
 		run: func(c *call) error {
-			switch len(c.args) {
-			case 0:
+			if len(c.args) == 0 {
 				return c.listJobs()
-			case 1:
-			default:
-				return cmdline.Usagef("topics jobs takes [JOB]")
 			}
 			job := topicv1.Job(topicv1.Job_value["JOB_"+strings.ToUpper(c.args[0])])
 			if job == 0 {
 				return cmdline.Usagef("JOB must be trim, detection or subscriptions, not %.40q", c.args[0])
 			}
-			res, err := c.admin.RunJob(c.ctx, &topicv1.RunJobRequest{Job: job})
+			res, err := c.topicAdmin().RunJob(c.ctx, &topicv1.RunJobRequest{Job: job})
 			if err != nil || c.printJSON(res) {
 				return err
 			}
@@ -268,7 +251,7 @@ func (p *program) jobs() *cobra.Command {
 }
 
 func (c *call) listJobs() error {
-	res, err := c.admin.GetJobs(c.ctx, &topicv1.GetJobsRequest{})
+	res, err := c.topicAdmin().GetJobs(c.ctx, &topicv1.GetJobsRequest{})
 	if err != nil || c.printJSON(res) {
 		return err
 	}
@@ -283,19 +266,19 @@ func (c *call) listJobs() error {
 			if j.GetRunning() {
 				last = "running"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", word(j.GetJob(), "JOB_"), formatDuration(j.GetEvery()),
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", flagWord(j.GetJob(), "JOB_"), formatDuration(j.GetEvery()),
 				formatTime(j.GetNextAt()), last, r.GetTook().AsDuration().Round(time.Millisecond), r.GetTopics(), r.GetDone(),
 				r.GetFailed(), r.GetProblem())
 		}
 	})
 }
 
-func (p *program) audit() *cobra.Command {
+func (p topics) audit() *cobra.Command {
 	req := &topicv1.ListAuditRequest{}
 	var since *durationpb.Duration
 	return p.command(spec{
 		operators: true,
-		use:       "audit [TOPIC]", short: "who changed topics, and what jobs did", more: true,
+		use:       "audit [TOPIC]", short: "who changed topics, and what jobs did", more: 1,
 		long: `  server topics audit orders --since 7d
   server topics audit --actor ada --call ForceComplete
 `,
@@ -306,28 +289,22 @@ func (p *program) audit() *cobra.Command {
 			durationFlag(fs, &since, "since", "how far back")
 		},
 		run: func(c *call) error {
-			switch len(c.args) {
-			case 0:
-			case 1:
+			if len(c.args) == 1 {
 				req.Topic = c.args[0]
-			default:
-				return cmdline.Usagef("topics audit takes [TOPIC]")
 			}
 			if since != nil {
 				req.After = timestamppb.New(time.Now().Add(-since.AsDuration()))
 			}
-			res, err := c.admin.ListAudit(c.ctx, req)
+			res, err := c.topicAdmin().ListAudit(c.ctx, req)
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			err = c.table(func(w io.Writer) {
-				fmt.Fprintln(w, "BEGAN\tACTOR\tCALL\tCODE\tREQUEST\tRESULT")
+			return c.page("BEGAN\tACTOR\tCALL\tCODE\tREQUEST\tRESULT", func(w io.Writer) {
 				for _, r := range res.GetRecords() {
 					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", formatTime(r.GetBeganAt()), safe(r.GetActor()), safe(r.GetCall()),
 						r.GetCode(), oneLine(r.GetRequest()), oneLine(r.GetResult()))
 				}
-			})
-			return c.next(err, res.GetNextPageToken())
+			}, res.GetNextPageToken())
 		},
 	})
 }

@@ -1,4 +1,4 @@
-package topicctl
+package opsctl
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 // notes is the log of a command that runs for long: what its client tries again or could
 // not do, in lines on stderr.
-func (c *call) notes() *slog.Logger { return slog.New(&notes{out: c.cfg.Stderr}) }
+func (c *call) notes() *slog.Logger { return slog.New(&notes{out: c.stderr}) }
 
 // notes writes warnings, and those that follow each other with the same text once.
 type notes struct {

@@ -1,9 +1,10 @@
-package adminctl
+package opsctl
 
 import (
 	"fmt"
 	"io"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -11,6 +12,26 @@ import (
 	"github.com/parley-chat/parley/gen/parley/admin/v1/adminv1connect"
 	"github.com/parley-chat/parley/server/infra/cmdline"
 )
+
+// change has the flags of a command that changes something for a reason.
+type change struct {
+	reason  string
+	execute bool
+}
+
+// flags declares them.
+func (f *change) flags(fs *pflag.FlagSet) {
+	reasonFlag(fs, &f.reason)
+	executeFlag(fs, &f.execute)
+}
+
+// explainAdmin is Explain for services that not every server has.
+func explainAdmin(err error) string {
+	if connect.CodeOf(err) == connect.CodeUnimplemented {
+		return "the server does not have this: it is of another release, or has no such part of identity"
+	}
+	return Explain(err)
+}
 
 func (p *program) users() *cobra.Command {
 	var suspend, restore change
@@ -33,7 +54,7 @@ func (p *program) users() *cobra.Command {
 				if err := c.printUser(res.GetUser()); err != nil {
 					return err
 				}
-				return c.done(&suspend, "suspended: tokens are refused everywhere within 5s")
+				return c.done(suspend.execute, "suspended: tokens are refused everywhere within 5s")
 			}}),
 		p.command(spec{use: "restore USER", short: "let a suspended user in again", args: 1, flags: restore.flags,
 			run: func(c *call) error {
@@ -45,7 +66,7 @@ func (p *program) users() *cobra.Command {
 				if err := c.printUser(res.GetUser()); err != nil {
 					return err
 				}
-				return c.done(&restore, "restored: the user signs in again")
+				return c.done(restore.execute, "restored: the user signs in again")
 			}}))
 }
 
@@ -87,7 +108,7 @@ func (p *program) sessions() *cobra.Command {
 				if err != nil || c.printJSON(res) {
 					return err
 				}
-				return c.done(&one, "ended")
+				return c.done(one.execute, "ended")
 			}}),
 		p.command(spec{use: "end-all USER", short: "end all sessions of a user, who may sign in again", args: 1,
 			flags: all.flags, run: func(c *call) error {
@@ -96,8 +117,8 @@ func (p *program) sessions() *cobra.Command {
 				if err != nil || c.printJSON(res) {
 					return err
 				}
-				fmt.Fprintf(c.cfg.Stdout, "%d sessions\n", res.GetSessions())
-				return c.done(&all, "ended")
+				fmt.Fprintf(c.stdout, "%d sessions\n", res.GetSessions())
+				return c.done(all.execute, "ended")
 			}}))
 }
 
@@ -113,7 +134,7 @@ func (p *program) chats() *cobra.Command {
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			return c.printChat(res.GetChat())
+			return c.printInspected(res.GetChat())
 		}}),
 		p.command(spec{use: "members CHAT", short: "list who is in a chat", args: 1, run: func(c *call) error {
 			res, err := c.chatService().ListChatMembers(c.ctx, &adminv1.ListChatMembersRequest{ChatId: c.args[0]})
@@ -134,7 +155,7 @@ func (p *program) chats() *cobra.Command {
 		}}),
 		p.command(spec{use: "messages CHAT", short: "read messages, for a reason that is kept", args: 1,
 			flags: func(fs *pflag.FlagSet) {
-				fs.StringVar(&req.Reason, "reason", "", "why, for the audit: `text` of at least 3 characters")
+				reasonFlag(fs, &req.Reason)
 				fs.Int64Var(&req.FromSequence, "from", 0, "from this `message` on; the last ones if not given")
 				fs.Int32Var(&req.Limit, "limit", 50, "`messages`, 1 to 200")
 			},
@@ -157,7 +178,7 @@ func (c *call) chatService() adminv1connect.ChatAdminServiceClient {
 	return adminv1connect.NewChatAdminServiceClient(c.http, c.url, c.with)
 }
 
-func (c *call) printChat(chat *adminv1.InspectedChat) error {
+func (c *call) printInspected(chat *adminv1.InspectedChat) error {
 	return c.table(func(w io.Writer) {
 		fmt.Fprintf(w, "chat\t%s\n", safe(chat.GetChatId()))
 		fmt.Fprintf(w, "type\t%s\n", word(chat.GetType(), "CHAT_TYPE_"))

@@ -1,4 +1,4 @@
-package adminctl
+package opsctl
 
 import (
 	"fmt"
@@ -28,39 +28,26 @@ func (c *call) accountService() adminv1connect.ServiceAccountAdminServiceClient 
 func (p *program) serviceList() *cobra.Command {
 	var req adminv1.ListServiceAccountsRequest
 	return p.command(spec{use: "list", short: "list service accounts",
-		flags: func(fs *pflag.FlagSet) {
-			fs.Int32Var(&req.PageSize, "limit", 100, "`accounts`, 1 to 1000")
-			fs.StringVar(&req.PageToken, "page-token", "", "where the page before ended, as printed by it")
-		},
+		flags: func(fs *pflag.FlagSet) { pagingFlags(fs, &req.PageSize, &req.PageToken, "accounts") },
 		run: func(c *call) error {
 			res, err := c.accountService().ListServiceAccounts(c.ctx, &req)
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			return c.page(func(w io.Writer) {
-				fmt.Fprintln(w, "SERVICE\tSTATE\tMADE\tBY\tSCOPES\tDESCRIPTION")
+			return c.page("SERVICE\tSTATE\tMADE\tBY\tSCOPES\tDESCRIPTION", func(w io.Writer) {
 				for _, a := range res.GetAccounts() {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", safe(a.GetServiceId()), stateOf(a), formatTime(a.GetCreatedAt()),
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", safe(a.GetServiceId()), accountState(a), formatTime(a.GetCreatedAt()),
 						safe(a.GetCreatedBy()), safe(strings.Join(a.GetScopes(), ",")), safe(a.GetDescription()))
 				}
 			}, res.GetNextPageToken())
 		}})
 }
 
-func stateOf(a *adminv1.ServiceAccount) string {
+func accountState(a *adminv1.ServiceAccount) string {
 	if a.GetDisabled() {
 		return "disabled"
 	}
 	return "active"
-}
-
-// page prints a page of a list as a table, and how to get the next one if there may be one.
-func (c *call) page(rows func(w io.Writer), next string) error {
-	if err := c.table(rows); err != nil || next == "" {
-		return err
-	}
-	_, err := fmt.Fprintf(c.cfg.Stdout, "there may be more: --page-token %s\n", safe(next))
-	return err
 }
 
 func (c *call) printAccount(a *adminv1.ServiceAccount) error {
@@ -70,7 +57,7 @@ func (c *call) printAccount(a *adminv1.ServiceAccount) error {
 		}
 		fmt.Fprintf(w, "description\t%s\n", safe(a.GetDescription()))
 		fmt.Fprintf(w, "scopes\t%s\n", safe(strings.Join(a.GetScopes(), ",")))
-		fmt.Fprintf(w, "state\t%s\n", stateOf(a))
+		fmt.Fprintf(w, "state\t%s\n", accountState(a))
 		fmt.Fprintf(w, "made\t%s by %s\n", formatTime(a.GetCreatedAt()), safe(a.GetCreatedBy()))
 	})
 }
@@ -101,7 +88,7 @@ func (p *program) serviceShow() *cobra.Command {
 
 func (p *program) serviceCreate() *cobra.Command {
 	var (
-		f         change
+		execute   bool
 		id, about string
 		scopes    []string
 	)
@@ -110,41 +97,41 @@ func (p *program) serviceCreate() *cobra.Command {
 			fs.StringVar(&id, "id", "", "`id` of small letters, digits and dashes; one is made if it is not given")
 			fs.StringVar(&about, "description", "", "what it is for: `text` of at least 3 characters")
 			fs.StringSliceVar(&scopes, "scopes", nil, "what it may do: `scopes` with commas between them, and users:BEGINNING or users:* for whom")
-			f.executeFlag(fs)
+			executeFlag(fs, &execute)
 		},
 		run: func(c *call) error {
 			res, err := c.accountService().CreateServiceAccount(c.ctx,
-				&adminv1.CreateServiceAccountRequest{ServiceId: id, Description: about, Scopes: scopes, Execute: f.execute})
+				&adminv1.CreateServiceAccountRequest{ServiceId: id, Description: about, Scopes: scopes, Execute: execute})
 			if err != nil || c.printJSON(res) {
 				return err
 			}
 			if err := c.printAccount(res.GetAccount()); err != nil {
 				return err
 			}
-			return c.done(&f, "made: services add-key %s makes its key", safe(res.GetAccount().GetServiceId()))
+			return c.done(execute, "made: services add-key %s makes its key", safe(res.GetAccount().GetServiceId()))
 		}})
 }
 
 func (p *program) serviceScopes() *cobra.Command {
 	var (
-		f      change
-		scopes []string
+		execute bool
+		scopes  []string
 	)
 	return p.command(spec{use: "set-scopes SERVICE", short: "change what a service account may do", args: 1,
 		flags: func(fs *pflag.FlagSet) {
 			fs.StringSliceVar(&scopes, "scopes", nil, "all that it may do: `scopes` with commas between them, and users:BEGINNING or users:* for whom")
-			f.executeFlag(fs)
+			executeFlag(fs, &execute)
 		},
 		run: func(c *call) error {
 			res, err := c.accountService().SetServiceScopes(c.ctx,
-				&adminv1.SetServiceScopesRequest{ServiceId: c.args[0], Scopes: scopes, Execute: f.execute})
+				&adminv1.SetServiceScopesRequest{ServiceId: c.args[0], Scopes: scopes, Execute: execute})
 			if err != nil || c.printJSON(res) {
 				return err
 			}
 			if err := c.printAccount(res.GetAccount()); err != nil {
 				return err
 			}
-			return c.done(&f, "changed, everywhere within 5s")
+			return c.done(execute, "changed, everywhere within 5s")
 		}})
 }
 
@@ -160,14 +147,14 @@ func (p *program) serviceDisable() *cobra.Command {
 			if err := c.printAccount(res.GetAccount()); err != nil {
 				return err
 			}
-			return c.done(&f, "disabled: its keys are refused everywhere within 5s")
+			return c.done(f.execute, "disabled: its keys are refused everywhere within 5s")
 		}})
 }
 
 func (p *program) serviceAddKey() *cobra.Command {
 	var (
-		f     change
-		after time.Duration
+		execute bool
+		after   time.Duration
 	)
 	return p.command(spec{use: "add-key SERVICE", args: 1,
 		short: "make a key of a service account, and print it this once",
@@ -175,10 +162,10 @@ func (p *program) serviceAddKey() *cobra.Command {
 			"  revoked or end.\n",
 		flags: func(fs *pflag.FlagSet) {
 			fs.DurationVar(&after, "expires-in", 0, "how long the key is good, a `duration` such as 720h; for ever if not given")
-			f.executeFlag(fs)
+			executeFlag(fs, &execute)
 		},
 		run: func(c *call) error {
-			req := &adminv1.CreateServiceKeyRequest{ServiceId: c.args[0], Execute: f.execute}
+			req := &adminv1.CreateServiceKeyRequest{ServiceId: c.args[0], Execute: execute}
 			switch {
 			case after < 0:
 				return cmdline.Usagef("expires-in must not be negative")
@@ -189,12 +176,12 @@ func (p *program) serviceAddKey() *cobra.Command {
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			if !f.execute {
-				return c.done(&f, "")
+			if !execute {
+				return c.say(dryRun)
 			}
-			fmt.Fprintf(c.cfg.Stderr, "key %s, ends %s\n", safe(res.GetKey().GetKeyId()),
+			fmt.Fprintf(c.stderr, "key %s, ends %s\n", safe(res.GetKey().GetKeyId()),
 				formatTime(res.GetKey().GetExpiresAt()))
-			_, err = fmt.Fprintln(c.cfg.Stdout, res.GetSecret())
+			_, err = fmt.Fprintln(c.stdout, res.GetSecret())
 			return err
 		}})
 }
@@ -208,7 +195,7 @@ func (p *program) serviceRevokeKey() *cobra.Command {
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			return c.done(&f, "revoked: it is refused everywhere within 5s")
+			return c.done(f.execute, "revoked: it is refused everywhere within 5s")
 		}})
 }
 
@@ -220,7 +207,7 @@ func (p *program) limits() *cobra.Command {
 				return err
 			}
 			if res.GetSharedAway() {
-				fmt.Fprintln(c.cfg.Stdout, "what the processes count together cannot be reached")
+				fmt.Fprintln(c.stdout, "what the processes count together cannot be reached")
 			}
 			return c.table(func(w io.Writer) {
 				fmt.Fprintln(w, "LIMIT\tBY\tALLOWED\tAT ONCE\tIF IT CANNOT BE COUNTED")
@@ -230,7 +217,7 @@ func (p *program) limits() *cobra.Command {
 						closed = "is refused"
 					}
 					fmt.Fprintf(w, "%s\t%s\t%g in %s\t%d\t%s\n", safe(l.GetName()), safe(l.GetKey()), l.GetRate(),
-						cmdline.FormatDuration(l.GetPeriod()), l.GetBurst(), closed)
+						formatDuration(l.GetPeriod()), l.GetBurst(), closed)
 				}
 			})
 		}}),
@@ -243,7 +230,7 @@ func (p *program) limits() *cobra.Command {
 				}
 				return c.table(func(w io.Writer) {
 					fmt.Fprintf(w, "left\t%d\n", res.GetRemaining())
-					fmt.Fprintf(w, "more in\t%s\n", cmdline.FormatDuration(res.GetRetryAfter()))
+					fmt.Fprintf(w, "more in\t%s\n", formatDuration(res.GetRetryAfter()))
 				})
 			}}))
 }

@@ -1,4 +1,4 @@
-package topicctl
+package opsctl
 
 import (
 	"fmt"
@@ -14,16 +14,11 @@ import (
 	"github.com/parley-chat/parley/server/infra/cmdline"
 )
 
-func (p *program) backfill() *cobra.Command {
-	return cmdline.Group("backfill", "give a group messages from before it", p.startBackfill(), p.cancelBackfill(),
-		p.backfillStatus())
-}
-
-func (p *program) startBackfill() *cobra.Command {
+func (p topics) startBackfill() *cobra.Command {
 	req := &topicv1.StartBackfillRequest{Limits: &topicv1.BackfillLimits{}}
 	var watch bool
 	return p.command(spec{
-		under: "backfill ", use: "start TOPIC GROUP", short: "start a backfill, or continue one that was cancelled or failed",
+		use: "start TOPIC GROUP", short: "start a backfill, or continue one that was cancelled or failed",
 		args: 2,
 		long: `  What was published before the group is delivered to it beside what is published, and is kept until it has
   acknowledged it. What all other groups are done with is left out, unless --scope all-retained says otherwise.
@@ -44,7 +39,7 @@ func (p *program) startBackfill() *cobra.Command {
 		},
 		run: func(c *call) error {
 			req.Topic, req.Group, req.Async = c.args[0], c.args[1], watch
-			res, err := c.client.Backfills().StartBackfill(c.ctx, req)
+			res, err := c.topic.Backfills().StartBackfill(c.ctx, req)
 			if err != nil {
 				return err
 			}
@@ -70,11 +65,11 @@ func (p *program) startBackfill() *cobra.Command {
 	})
 }
 
-func (p *program) cancelBackfill() *cobra.Command {
+func (p topics) cancelBackfill() *cobra.Command {
 	return p.command(spec{
-		under: "backfill ", use: "cancel TOPIC GROUP", short: "stop a backfill; start continues it", args: 2,
+		use: "cancel TOPIC GROUP", short: "stop a backfill; start continues it", args: 2,
 		run: func(c *call) error {
-			res, err := c.client.Backfills().CancelBackfill(c.ctx,
+			res, err := c.topic.Backfills().CancelBackfill(c.ctx,
 				&topicv1.CancelBackfillRequest{Topic: c.args[0], Group: c.args[1]})
 			if err != nil || c.printJSON(res) {
 				return err
@@ -84,16 +79,16 @@ func (p *program) cancelBackfill() *cobra.Command {
 	})
 }
 
-func (p *program) backfillStatus() *cobra.Command {
+func (p topics) backfillStatus() *cobra.Command {
 	var watch bool
 	return p.command(spec{
-		under: "backfill ", use: "status TOPIC GROUP", short: "show how far a backfill is", args: 2,
+		use: "status TOPIC GROUP", short: "show how far a backfill is", args: 2,
 		flags: func(fs *pflag.FlagSet) { fs.BoolVar(&watch, "watch", false, "until it ends") },
 		run: func(c *call) error {
 			if watch {
 				return c.watchBackfill()
 			}
-			res, err := c.client.Backfills().GetBackfill(c.ctx,
+			res, err := c.topic.Backfills().GetBackfill(c.ctx,
 				&topicv1.GetBackfillRequest{Topic: c.args[0], Group: c.args[1]})
 			if err != nil || c.printJSON(res) {
 				return err
@@ -107,10 +102,10 @@ func (p *program) backfillStatus() *cobra.Command {
 // changes, elsewhere as a line for each.
 func (c *call) watchBackfill() error {
 	every := time.Second
-	if cmdline.Terminal(c.cfg.Stdout) {
+	if cmdline.Terminal(c.stdout) {
 		every = 200 * time.Millisecond
 	}
-	stream, err := c.client.Backfills().WatchBackfill(c.ctx, &topicv1.WatchBackfillRequest{
+	stream, err := c.topic.Backfills().WatchBackfill(c.ctx, &topicv1.WatchBackfillRequest{
 		Topic: c.args[0], Group: c.args[1], Interval: durationpb.New(every),
 	})
 	if err != nil {
@@ -122,10 +117,10 @@ func (c *call) watchBackfill() error {
 		if c.printJSON(stream.Msg()) {
 			continue
 		}
-		if cmdline.Terminal(c.cfg.Stdout) {
-			_, err = fmt.Fprintf(c.cfg.Stdout, "\r\x1b[K%s", progress(last))
+		if cmdline.Terminal(c.stdout) {
+			_, err = fmt.Fprintf(c.stdout, "\r\x1b[K%s", backfillLine(last))
 		} else {
-			err = c.say("%s", progress(last))
+			err = c.say("%s", backfillLine(last))
 		}
 		if err != nil {
 			return err
@@ -134,7 +129,7 @@ func (c *call) watchBackfill() error {
 	if err := stream.Err(); err != nil || last == nil || c.json {
 		return err
 	}
-	if cmdline.Terminal(c.cfg.Stdout) {
+	if cmdline.Terminal(c.stdout) {
 		if err := c.say(""); err != nil {
 			return err
 		}
@@ -144,13 +139,13 @@ func (c *call) watchBackfill() error {
 
 const barWidth = 30
 
-// progress is a bar and what it stands for, in one line.
-func progress(b *topicv1.Backfill) string {
+// backfillLine is a bar and what it stands for, in one line.
+func backfillLine(b *topicv1.Backfill) string {
 	full := max(0, min(barWidth, int(b.GetPercent()/100*barWidth)))
 	line := fmt.Sprintf("[%s%s] %5.1f %%  %d of %d", strings.Repeat("#", full), strings.Repeat(".", barWidth-full),
 		b.GetPercent(), b.GetProcessed(), b.GetTotal())
 	if b.GetStatus() != topicv1.BackfillStatus_BACKFILL_STATUS_IN_PROGRESS {
-		return line + "  " + word(b.GetStatus(), "BACKFILL_STATUS_")
+		return line + "  " + flagWord(b.GetStatus(), "BACKFILL_STATUS_")
 	}
 	line += fmt.Sprintf("  %.0f/s", b.GetRate())
 	if b.GetEta() != nil {
@@ -164,10 +159,10 @@ func progress(b *topicv1.Backfill) string {
 
 func (c *call) printBackfill(b *topicv1.Backfill) error {
 	return c.table(func(w io.Writer) {
-		row := func(name string, value any) { fmt.Fprintf(w, "%s\t%v\n", name, value) }
+		row := rowsOf(w)
 		row("topic", safe(b.GetTopic()))
 		row("group", safe(b.GetGroup()))
-		row("status", word(b.GetStatus(), "BACKFILL_STATUS_"))
+		row("status", flagWord(b.GetStatus(), "BACKFILL_STATUS_"))
 		if b.GetNumber() == 0 {
 			return
 		}
@@ -175,7 +170,7 @@ func (c *call) printBackfill(b *topicv1.Backfill) error {
 		if b.GetLimitReached() {
 			row("limit", fmt.Sprintf("there were more than %d", b.GetMaxMessages()))
 		}
-		row("scope", word(b.GetScope(), "BACKFILL_SCOPE_"))
+		row("scope", flagWord(b.GetScope(), "BACKFILL_SCOPE_"))
 		l := b.GetLimits()
 		row("limits", fmt.Sprintf("%d at a time, %d a second, publishes within %s", l.GetBatch(), l.GetMaxRate(),
 			formatDuration(l.GetTargetLatency())))

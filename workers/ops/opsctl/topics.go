@@ -1,4 +1,4 @@
-package topicctl
+package opsctl
 
 import (
 	"fmt"
@@ -11,13 +11,62 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
+	"github.com/parley-chat/parley/server/client/topic"
 	"github.com/parley-chat/parley/server/infra/cmdline"
 )
 
-// maxPage is the size of the largest page of a list.
-const maxPage = 1000
+// topics makes the commands on durable topics. A running server does the work, for operators, and for users
+// as far as a topic's bindings allow it.
+type topics struct{ *program }
 
-func (p *program) create() *cobra.Command {
+// AddTopics adds the commands on durable topics to a program's tree that has those of AddTo.
+func AddTopics(root *cobra.Command, config func() (Config, error)) {
+	p := topics{&program{config: config, explain: explainTopic, forUsers: true}}
+	backfills := cmdline.Group("backfill", "give a group messages from before it",
+		p.startBackfill(), p.cancelBackfill(), p.backfillStatus())
+	g := cmdline.Group("topics", "commands on durable topics",
+		p.create(), p.list(), p.describe(), p.remove(), p.publish(), p.tail(), p.status(),
+		p.get(), p.browse(), p.purge(),
+		p.groups(), p.subscribe(), p.updateSubscription(), p.pause(), p.resume(), p.cancel(), p.seek(), p.unpark(),
+		p.bindings(), backfills,
+		p.health(), p.monitors(), p.removeGroup(), p.resurrect(), p.forceComplete(), p.jobs(), p.audit())
+	g.GroupID = groupID
+	root.AddCommand(g)
+}
+
+// command makes a command that has a client for topics.
+func (p topics) command(s spec) *cobra.Command {
+	run := s.run
+	s.run = func(c *call) (err error) {
+		if c.topic, err = topic.Dial(topic.Config{BaseURL: c.url, Token: c.token, HTTP: c.http}); err != nil {
+			return err
+		}
+		return run(c)
+	}
+	return p.program.command(s)
+}
+
+// explainTopic is Explain with the reason that topics give.
+func explainTopic(err error) string {
+	text := Explain(err)
+	if r := topic.Reason(err); r != "" && !strings.Contains(text, r) {
+		text = fmt.Sprintf("%s (%s)", text, r)
+	}
+	return text
+}
+
+func (c *call) topics() topicv1connect.TopicServiceClient { return c.topic.Topics() }
+
+func (c *call) subscriptions() topicv1connect.SubscriptionServiceClient {
+	return c.topic.Subscriptions()
+}
+
+func (c *call) topicAdmin() topicv1connect.TopicAdminServiceClient {
+	return topicv1connect.NewTopicAdminServiceClient(c.http, c.url, c.with)
+}
+
+func (p topics) create() *cobra.Command {
 	req := &topicv1.ConfigureTopicRequest{Config: &topicv1.TopicConfig{}}
 	var block, pins bool
 	var fs *pflag.FlagSet
@@ -110,7 +159,7 @@ func (c *call) printChange(res *topicv1.ConfigureTopicResponse, before *topicv1.
 	return c.say("%s", end)
 }
 
-func (p *program) list() *cobra.Command {
+func (p topics) list() *cobra.Command {
 	req := &topicv1.ListTopicsRequest{}
 	return p.command(spec{
 		use: "list", short: "list topics",
@@ -120,35 +169,19 @@ func (p *program) list() *cobra.Command {
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			err = c.table(func(w io.Writer) {
-				fmt.Fprintln(w, "TOPIC\tSEMANTICS\tMODE\tPARTITIONS\tACTIVE GROUPS\tMADE")
+			return c.page("TOPIC\tSEMANTICS\tMODE\tPARTITIONS\tACTIVE GROUPS\tMADE", func(w io.Writer) {
 				for _, t := range res.GetTopics() {
 					cfg := t.GetConfig()
-					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\n", safe(t.GetName()), word(cfg.GetSemantics(), "SEMANTICS_"),
-						word(cfg.GetCompletionMode(), "COMPLETION_MODE_"), cfg.GetPartitions(), t.GetActiveSubscriptions(),
+					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\n", safe(t.GetName()), flagWord(cfg.GetSemantics(), "SEMANTICS_"),
+						flagWord(cfg.GetCompletionMode(), "COMPLETION_MODE_"), cfg.GetPartitions(), t.GetActiveSubscriptions(),
 						formatTime(t.GetCreatedAt()))
 				}
-			})
-			return c.next(err, res.GetNextPageToken())
+			}, res.GetNextPageToken())
 		},
 	})
 }
 
-// pagingFlags declares the flags of a list that comes in pages.
-func pagingFlags(fs *pflag.FlagSet, size *int32, token *string, rows string) {
-	fs.Int32Var(size, "limit", 100, fmt.Sprintf("at most so many `%s`, 1 to %d", rows, maxPage))
-	fs.StringVar(token, "page-token", "", "where the page before ended, as printed by it")
-}
-
-// next says how to get the next page, if there is one.
-func (c *call) next(err error, token string) error {
-	if err != nil || token == "" {
-		return err
-	}
-	return c.say("there may be more: --page-token %s", safe(token))
-}
-
-func (p *program) describe() *cobra.Command {
+func (p topics) describe() *cobra.Command {
 	return p.command(spec{
 		use: "describe TOPIC", short: "show a topic: settings and partitions", args: 1,
 		run: func(c *call) error {
@@ -161,7 +194,7 @@ func (p *program) describe() *cobra.Command {
 	})
 }
 
-func (p *program) remove() *cobra.Command {
+func (p topics) remove() *cobra.Command {
 	var execute bool
 	return p.command(spec{
 		use: "delete TOPIC", short: "remove a topic with its messages and subscriptions", args: 1,
@@ -187,7 +220,7 @@ func (p *program) remove() *cobra.Command {
 	})
 }
 
-func (p *program) status() *cobra.Command {
+func (p topics) status() *cobra.Command {
 	return p.command(spec{
 		use: "status TOPIC ID", short: "show who has acknowledged a message", args: 2,
 		run: func(c *call) error {
@@ -197,7 +230,7 @@ func (p *program) status() *cobra.Command {
 				return err
 			}
 			return c.table(func(w io.Writer) {
-				fmt.Fprintf(w, "status\t%s\n", word(res.GetStatus(), "MESSAGE_STATUS_"))
+				fmt.Fprintf(w, "status\t%s\n", flagWord(res.GetStatus(), "MESSAGE_STATUS_"))
 				fmt.Fprintf(w, "for\t%s\n", names(res.GetRequired()))
 				fmt.Fprintf(w, "acknowledged by\t%s\n", names(res.GetAcknowledged()))
 			})

@@ -1,4 +1,4 @@
-package topicctl
+package opsctl
 
 import (
 	"fmt"
@@ -11,10 +11,10 @@ import (
 	"github.com/parley-chat/parley/server/infra/cmdline"
 )
 
-func (p *program) bindings() *cobra.Command {
+func (p topics) bindings() *cobra.Command {
 	return p.command(spec{
 		use:   "bindings TOPIC [PRINCIPAL ROLE [GROUP...]]",
-		short: "list who may do what with a topic, or set a role", args: 1, more: true,
+		short: "list who may do what with a topic, or set a role", args: 1, more: unbounded,
 		long: `  A principal is the subject of an access token; a role is publisher, subscriber, admin or none. A subscriber
   may use the groups that are named, or all groups. billing-* stands for all groups whose names begin with billing-.
 
@@ -29,7 +29,7 @@ func (p *program) bindings() *cobra.Command {
 			case len(c.args) > 2:
 				return c.bind(c.args[1], c.args[2], c.args[3:])
 			}
-			return cmdline.Usagef("topics bindings takes TOPIC [PRINCIPAL ROLE [GROUP...]]")
+			return c.misuse
 		},
 	})
 }
@@ -46,7 +46,7 @@ func (c *call) listBindings() error {
 			if b.GetRole() != topicv1.Role_ROLE_PUBLISHER {
 				groups = groupsOf(b.GetGroups())
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\n", safe(b.GetPrincipal()), word(b.GetRole(), "ROLE_"), groups)
+			fmt.Fprintf(w, "%s\t%s\t%s\n", safe(b.GetPrincipal()), flagWord(b.GetRole(), "ROLE_"), groups)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package topicctl
+package opsctl
 
 import (
 	"bufio"
@@ -41,11 +41,11 @@ type publishFlags struct {
 	at                         *timestamppb.Timestamp
 }
 
-func (p *program) publish() *cobra.Command {
+func (p topics) publish() *cobra.Command {
 	f := &publishFlags{headers: map[string]string{}}
 	return p.command(spec{
 		use: "publish TOPIC [TEXT…]", short: "publish messages: each text, or each line of standard input", args: 1,
-		more: true,
+		more: unbounded,
 		long: `  It prints the id of each message once it is on stable storage.
 
   server topics publish orders 'one' 'two' --key order-1
@@ -86,7 +86,7 @@ func (c *call) publishAll(f *publishFlags) error {
 	if err := c.reach(); err != nil {
 		return err
 	}
-	pub, err := c.client.Publisher(c.args[0], topic.PublisherConfig{Log: c.notes()})
+	pub, err := c.topic.Publisher(c.args[0], topic.PublisherConfig{Log: c.notes()})
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ type tailFlags struct {
 	config        topicv1.SubscriptionConfig
 }
 
-func (p *program) tail() *cobra.Command {
+func (p topics) tail() *cobra.Command {
 	f := &tailFlags{}
 	return p.command(spec{
 		use: "tail TOPIC", short: "follow a topic: print and acknowledge messages until Ctrl-C", args: 1,
@@ -226,7 +226,7 @@ func (c *call) follow(f *tailFlags) error {
 		}
 		return failed
 	}
-	consumer, err := c.client.Consumer(c.args[0], group, cfg)
+	consumer, err := c.topic.Consumer(c.args[0], group, cfg)
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func (c *call) printMessage(m *topic.Received) error {
 	} else {
 		fmt.Fprintf(&b, "  0x%x", p)
 	}
-	_, err := io.WriteString(c.cfg.Stdout, b.String()+"\n")
+	_, err := io.WriteString(c.stdout, b.String()+"\n")
 	return err
 }
 
@@ -303,6 +303,6 @@ func (c *call) printMessageJSON(m *topic.Received) error {
 	if b, err = json.Marshal(fields); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(c.cfg.Stdout, string(b))
+	_, err = fmt.Fprintln(c.stdout, string(b))
 	return err
 }

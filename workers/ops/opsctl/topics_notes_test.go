@@ -1,4 +1,4 @@
-package topicctl
+package opsctl
 
 import (
 	"bytes"
@@ -7,14 +7,13 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/infra/testkit"
-	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
 
 // An outage is one line, however often it is tried again; what the server refuses to have
 // acknowledged is one, too. What is not a warning is not shown.
 func TestNotes(t *testing.T) {
 	var stderr bytes.Buffer
-	log := (&call{cfg: opsctl.Config{Stderr: &stderr}}).notes().With("topic", "orders")
+	log := (&call{stderr: &stderr}).notes().With("topic", "orders")
 	for n := range 3 {
 		log.Warn("topic: not connected", "error", errors.New("refused\nit is"), "again_in", time.Duration(n))
 	}

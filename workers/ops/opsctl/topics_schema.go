@@ -1,4 +1,4 @@
-package topicctl
+package opsctl
 
 import (
 	"errors"
@@ -47,7 +47,7 @@ func schemaText(s *topicv1.TopicSchema) string {
 	if s == nil {
 		return "-"
 	}
-	text := fmt.Sprintf("%d, %s in %s", s.GetId(), safe(s.GetMessage()), word(s.GetEncoding(), "ENCODING_"))
+	text := fmt.Sprintf("%d, %s in %s", s.GetId(), safe(s.GetMessage()), flagWord(s.GetEncoding(), "ENCODING_"))
 	var earlier []string
 	for _, id := range s.GetEarlierIds() {
 		earlier = append(earlier, strconv.Itoa(int(id)))

@@ -1,4 +1,4 @@
-package topicctl
+package opsctl
 
 import (
 	"errors"
@@ -70,7 +70,7 @@ func pushRows(row func(name string, value any), s *topicv1.Subscription) {
 	p := s.GetPushStatus()
 	text := "nothing was sent yet"
 	if p.GetState() != 0 {
-		text = fmt.Sprintf("%s since %s", word(p.GetState(), "PUSH_STATE_"), formatTime(p.GetSince()))
+		text = fmt.Sprintf("%s since %s", flagWord(p.GetState(), "PUSH_STATE_"), formatTime(p.GetSince()))
 	}
 	if p.GetText() != "" {
 		text += ": " + safe(p.GetText())

@@ -1,55 +1,21 @@
-package topicctl
+package opsctl
 
 import (
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
-
-	"google.golang.org/protobuf/proto"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
-	"github.com/parley-chat/parley/server/infra/cmdline"
 )
-
-// How values are written, as in the other commands of operators.
-var (
-	safe           = cmdline.Safe
-	formatTime     = cmdline.FormatTime
-	formatDuration = cmdline.FormatDuration
-	writeDuration  = cmdline.WriteDuration
-)
-
-// printJSON prints a message as JSON if the command line asks for it, and reports whether it
-// did.
-func (c *call) printJSON(m proto.Message) bool {
-	if !c.json {
-		return false
-	}
-	cmdline.PrintJSON(c.cfg.Stdout, m)
-	return true
-}
-
-// table prints rows of columns that are separated by tabs.
-func (c *call) table(rows func(w io.Writer)) error {
-	w := tabwriter.NewWriter(c.cfg.Stdout, 0, 8, 2, ' ', 0)
-	rows(w)
-	return w.Flush()
-}
-
-// word is the name of an enum's value without that of its type, as flags take it.
-func word(s fmt.Stringer, prefix string) string {
-	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(s.String(), prefix), "_", "-"))
-}
 
 func (c *call) printTopic(t *topicv1.Topic) error {
 	cfg := t.GetConfig()
 	err := c.table(func(w io.Writer) {
-		row := func(name string, value any) { fmt.Fprintf(w, "%s\t%v\n", name, value) }
+		row := rowsOf(w)
 		row("topic", safe(t.GetName()))
-		row("semantics", word(cfg.GetSemantics(), "SEMANTICS_"))
-		row("completion mode", word(cfg.GetCompletionMode(), "COMPLETION_MODE_"))
+		row("semantics", flagWord(cfg.GetSemantics(), "SEMANTICS_"))
+		row("completion mode", flagWord(cfg.GetCompletionMode(), "COMPLETION_MODE_"))
 		row("message retention", formatDuration(cfg.GetMessageRetention()))
 		row("max retention", formatDuration(cfg.GetMaxRetention()))
 		row("zero-subscription retention", formatDuration(cfg.GetZeroSubscriptionRetention()))
@@ -129,7 +95,7 @@ func places(s *topicv1.Subscription) (pending, inFlight, retrying, parked int64)
 }
 
 func stateOf(s *topicv1.Subscription) string {
-	state := word(s.GetState(), "SUBSCRIPTION_STATE_")
+	state := flagWord(s.GetState(), "SUBSCRIPTION_STATE_")
 	if s.GetFlapping() {
 		state += ", flapping"
 	}
@@ -157,18 +123,18 @@ func atRest(p *topicv1.SubscriptionPartition) bool {
 func (c *call) printGroup(s *topicv1.Subscription) error {
 	cfg, retry := s.GetConfig(), s.GetConfig().GetRetry()
 	return c.table(func(w io.Writer) {
-		row := func(name string, value any) { fmt.Fprintf(w, "%s\t%v\n", name, value) }
+		row := rowsOf(w)
 		row("topic", safe(s.GetTopic()))
 		row("group", safe(s.GetGroup()))
 		row("generation", s.GetGeneration())
 		row("state", stateOf(s))
 		row("members", s.GetMembers())
-		row("ordering", word(cfg.GetOrdering(), "ORDERING_"))
-		row("selection", word(cfg.GetSelection(), "SELECTION_"))
+		row("ordering", flagWord(cfg.GetOrdering(), "ORDERING_"))
+		row("selection", flagWord(cfg.GetSelection(), "SELECTION_"))
 		row("lease", formatDuration(retry.GetLease()))
 		row("attempts", fmt.Sprintf("%d, %s to %s apart, then %s", retry.GetMaxAttempts(),
 			formatDuration(retry.GetInitialBackoff()), formatDuration(retry.GetMaxBackoff()),
-			word(cfg.GetExhausted(), "EXHAUSTED_")))
+			flagWord(cfg.GetExhausted(), "EXHAUSTED_")))
 		row("heartbeats", fmt.Sprintf("every %s, dead after %s", formatDuration(cfg.GetHeartbeatInterval()),
 			formatDuration(cfg.GetHeartbeatTimeout())))
 		if n := cfg.GetMaxInFlight(); n > 0 {

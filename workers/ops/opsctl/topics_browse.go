@@ -1,4 +1,4 @@
-package topicctl
+package opsctl
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"github.com/parley-chat/parley/server/infra/cmdline"
 )
 
-func (p *program) get() *cobra.Command {
+func (p topics) get() *cobra.Command {
 	return p.command(spec{
 		use: "get TOPIC ID", short: "print a message; groups keep theirs", args: 2,
 		long: `  server topics get orders 0-1041
@@ -43,7 +43,7 @@ type browseFlags struct {
 	count      int
 }
 
-func (p *program) browse() *cobra.Command {
+func (p topics) browse() *cobra.Command {
 	f := &browseFlags{}
 	return p.command(spec{
 		use: "browse TOPIC", short: "print the messages of a topic; groups keep theirs", args: 1,
@@ -99,7 +99,7 @@ func (c *call) browseAll(f *browseFlags) error {
 	}
 }
 
-func (p *program) purge() *cobra.Command {
+func (p topics) purge() *cobra.Command {
 	req := &topicv1.PurgeMessagesRequest{}
 	var all bool
 	return p.command(spec{

@@ -1,4 +1,4 @@
-package topicctl
+package opsctl
 
 import (
 	"errors"

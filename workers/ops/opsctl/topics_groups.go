@@ -1,4 +1,4 @@
-package topicctl
+package opsctl
 
 import (
 	"fmt"
@@ -14,15 +14,12 @@ import (
 	"github.com/parley-chat/parley/server/infra/cmdline"
 )
 
-func (p *program) groups() *cobra.Command {
+func (p topics) groups() *cobra.Command {
 	req := &topicv1.ListSubscriptionsRequest{}
 	return p.command(spec{
-		use: "groups TOPIC [GROUP]", short: "list a topic's groups and how far they are, or show one", args: 1, more: true,
+		use: "groups TOPIC [GROUP]", short: "list a topic's groups and how far they are, or show one", args: 1, more: 1,
 		flags: func(fs *pflag.FlagSet) { pagingFlags(fs, &req.PageSize, &req.PageToken, "groups") },
 		run: func(c *call) error {
-			if len(c.args) > 2 {
-				return cmdline.Usagef("topics groups takes TOPIC [GROUP]")
-			}
 			if len(c.args) == 2 {
 				res, err := c.subscription(c.args[1])
 				if err != nil || c.printJSON(res) {
@@ -51,7 +48,7 @@ func (c *call) subscription(group string) (*topicv1.GetSubscriptionResponse, err
 	return c.subscriptions().GetSubscription(c.ctx, &topicv1.GetSubscriptionRequest{Topic: c.args[0], Group: group})
 }
 
-func (p *program) subscribe() *cobra.Command {
+func (p topics) subscribe() *cobra.Command {
 	cfg := &topicv1.SubscriptionConfig{}
 	var secret string
 	return p.command(spec{
@@ -99,7 +96,7 @@ func (c *call) sayDifferences(list []*topicv1.SettingDifference) error {
 	return nil
 }
 
-func (p *program) updateSubscription() *cobra.Command {
+func (p topics) updateSubscription() *cobra.Command {
 	req := &topicv1.UpdateSubscriptionRequest{Config: &topicv1.SubscriptionConfig{}}
 	var noFilter, noPush bool
 	var fs *pflag.FlagSet
@@ -157,7 +154,7 @@ func (p *program) updateSubscription() *cobra.Command {
 }
 
 // transition makes a command that changes the state of a subscription.
-func (p *program) transition(
+func (p topics) transition(
 	name, short, long string, do func(*call) (subscribed, error),
 ) *cobra.Command {
 	return p.command(spec{
@@ -178,7 +175,7 @@ type subscribed interface {
 	GetSubscription() *topicv1.Subscription
 }
 
-func (p *program) pause() *cobra.Command {
+func (p topics) pause() *cobra.Command {
 	const short = "deliver nothing to a group until it is resumed"
 	const long = `  The leases of what members are working on end at once, and no attempt is counted. Acknowledgements of
   these messages are refused as NOT_ACTIVE: after a resume they are delivered again, although they were handled.
@@ -190,14 +187,14 @@ func (p *program) pause() *cobra.Command {
 	})
 }
 
-func (p *program) resume() *cobra.Command {
+func (p topics) resume() *cobra.Command {
 	return p.transition("resume", "continue where the pause began", "", func(c *call) (subscribed, error) {
 		return c.subscriptions().ResumeSubscription(c.ctx,
 			&topicv1.ResumeSubscriptionRequest{Topic: c.args[0], Group: c.args[1]})
 	})
 }
 
-func (p *program) cancel() *cobra.Command {
+func (p topics) cancel() *cobra.Command {
 	var execute bool
 	return p.command(spec{
 		use: "cancel TOPIC GROUP", short: "end a subscription for good: it holds nothing any more", args: 2,
@@ -223,7 +220,7 @@ func (p *program) cancel() *cobra.Command {
 	})
 }
 
-func (p *program) seek() *cobra.Command {
+func (p topics) seek() *cobra.Command {
 	var execute bool
 	return p.command(spec{
 		use: "seek TOPIC GROUP PLACE", short: "move a group to another place", args: 3,
@@ -263,10 +260,10 @@ func (p *program) seek() *cobra.Command {
 	})
 }
 
-func (p *program) unpark() *cobra.Command {
+func (p topics) unpark() *cobra.Command {
 	return p.command(spec{
 		use: "unpark TOPIC GROUP [KEY…]", short: "deliver messages again that wait with their keys; all without a key", args: 2,
-		more: true,
+		more: unbounded,
 		run: func(c *call) error {
 			res, err := c.subscriptions().UnparkKeys(c.ctx,
 				&topicv1.UnparkKeysRequest{Topic: c.args[0], Group: c.args[1], Keys: c.args[2:]})
