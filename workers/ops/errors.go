@@ -81,7 +81,7 @@ var mappings = []mapping{
 	{deadletter.ErrNotFound, connect.CodeNotFound, "DEAD_LETTER_NOT_FOUND", "no such dead letter"},
 	{failedrows.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
 	{failedrows.ErrNotFound, connect.CodeNotFound, "OUTBOX_ROW_NOT_FOUND",
-		"no such failed row: it was published, mended or dropped"},
+		"no such failed row: it was published, repaired or dropped"},
 	{failedrows.ErrChanged, connect.CodeAborted, "OUTBOX_ROW_CHANGED", "the row has changed meanwhile: list it again"},
 	{failedrows.ErrNoEvents, connect.CodeFailedPrecondition, "NO_EVENTS",
 		"the event store has no readable events for this row: it can only be dropped"},

@@ -424,12 +424,12 @@ func TestFailedOutboxRows(t *testing.T) {
 		t.Fatalf("two pages:\n%s%s", first, second)
 	}
 
-	out, _ = c.run(0, "outbox mend "+good)
+	out, _ = c.run(0, "outbox repair "+good)
 	c.has(out, chatID+": versions 2\n", "nothing was changed; add --execute to do it")
-	c.run(0, "outbox mend --execute "+good)
-	_, errs := c.run(1, "outbox mend --execute "+good)
+	c.run(0, "outbox repair --execute "+good)
+	_, errs := c.run(1, "outbox repair --execute "+good)
 	c.has(errs, "no such failed row")
-	_, errs = c.run(1, "outbox mend --execute "+lost)
+	_, errs = c.run(1, "outbox repair --execute "+lost)
 	c.has(errs, "it can only be dropped")
 	c.run(2, "outbox drop --execute "+lost)
 	out, _ = c.run(0, "outbox drop --reason lost "+lost)
@@ -452,6 +452,6 @@ func TestFailedOutboxRows(t *testing.T) {
 	if out, _ = c.run(0, "outbox failed"); strings.Count(out, "\n") != 1 {
 		t.Fatalf("rows are left:\n%s", out)
 	}
-	_, errs = c.run(1, "outbox mend nonsense")
+	_, errs = c.run(1, "outbox repair nonsense")
 	c.has(errs, "not the id of a failed row")
 }

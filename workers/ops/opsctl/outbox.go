@@ -13,7 +13,7 @@ import (
 
 func (p *program) outbox() *cobra.Command {
 	return cmdline.Group("outbox", "rows of the outbox that cannot be published", p.dropRow(), p.failedRows(),
-		p.mendRow())
+		p.repairRow())
 }
 
 func (p *program) failedRows() *cobra.Command {
@@ -51,10 +51,10 @@ func (c *call) sayRow(r *opsv1.FailedOutboxRow) error {
 	return c.say("%s: versions %s", safe(r.GetChatId()), versions(r))
 }
 
-func (p *program) mendRow() *cobra.Command {
+func (p *program) repairRow() *cobra.Command {
 	var execute bool
 	return p.command(spec{
-		use: "mend ROW", short: "replace one by what the event store says it should be", args: 1,
+		use: "repair ROW", short: "replace one by what the event store says it should be", args: 1,
 		needs: "the id of one row, as outbox failed prints it",
 		flags: func(fs *pflag.FlagSet) { executeFlag(fs, &execute) },
 		run: func(c *call) error {
