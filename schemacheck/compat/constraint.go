@@ -106,7 +106,8 @@ type collector struct {
 }
 
 func (c *collector) add(path, base, head string, k constraintKind, e constraintEffect) {
-	c.changes = append(c.changes, constraintChange{Path: path, Base: or(base, "unset"), Head: or(head, "unset"), Kind: k, Effect: e})
+	c.changes = append(c.changes, constraintChange{Path: path, Base: or(base, "unset"), Head: or(head, "unset"),
+		Kind: k, Effect: e})
 }
 
 func or(s, empty string) string {

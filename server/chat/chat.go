@@ -1,12 +1,13 @@
 // Package chat carries out the commands of chats: creation, membership, sending,
 // settings and read positions.
 //
-// A command goes top down through the package: its own file (send.go, change.go, create.go,
-// member.go, read.go, count.go), which lets it in (access.go), makes a plan of it and runs that,
-// those that change the chat as a whole in the chat's queue (queues.go, execute.go). The parts have packages of
-// their own: command has the requests of callers, admit the admission to a queue, plan the rules and plans as pure functions, commit the outcome of a plan, people the
-// rows of users, timestamp the times. Permissions to read (package view), delivery and transport
-// are elsewhere.
+// A command goes top down through the package. Its own file (send.go, change.go, create.go,
+// member.go, read.go, count.go) admits it (access.go), makes a plan of it and runs the plan.
+// Plans that change the chat as a whole run in the chat's queue (queues.go, execute.go).
+//
+// The parts have packages of their own: command has the requests of callers, admit the admission
+// to a queue, plan the rules and plans as pure functions, commit the outcome of a plan, timestamp
+// the times. Permissions to read (package view), delivery and transport are elsewhere.
 //
 // Nothing is answered before it is durable: success follows the store's commit, and an error or a
 // repeated answer waits until the rows from which it was read are durable.

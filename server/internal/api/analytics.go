@@ -44,7 +44,9 @@ func (s *AnalyticsServer) Service() Service {
 }
 
 // Record implements AnalyticsService.
-func (s *AnalyticsServer) Record(ctx context.Context, req *analyticsv1.RecordRequest) (*analyticsv1.RecordResponse, error) {
+func (s *AnalyticsServer) Record(
+	ctx context.Context, req *analyticsv1.RecordRequest,
+) (*analyticsv1.RecordResponse, error) {
 	ids, err := s.record(ctx, []*analyticsv1.SearchEvent{req.GetEvent()})
 	if err != nil {
 		return nil, err

@@ -192,7 +192,8 @@ var bounds = []bound{
 	{"server/infra/certificate", nil, "files know no listener"},
 	{"server/limit", nil, "limits are rules and buckets; what is charged is said elsewhere"},
 	{
-		"server/internal/ratelimit", []string{"server/auth", "server/infra/bounded", "server/infra/edge", "server/limit", "gen/..."},
+		"server/internal/ratelimit", []string{"server/auth", "server/infra/bounded", "server/infra/edge", "server/limit",
+			"gen/..."},
 		"what calls cost is known by their contracts, not by what serves them",
 	},
 	{
@@ -216,7 +217,8 @@ var bounds = []bound{
 	},
 	{
 		"server/topic/internal/serving", []string{"server/topic/internal/machine", "server/topic/internal/storage",
-			"server/topic/refusal", "server/commitlog", "server/infra/pace", "server/store", "server/store/table", "server/infra/wait",
+			"server/topic/refusal", "server/commitlog", "server/infra/pace", "server/store", "server/store/table",
+			"server/infra/wait",
 			"gen/..."},
 		"open topics know neither callers nor jobs",
 	},
@@ -226,7 +228,8 @@ var bounds = []bound{
 		"jobs and operators know open topics, and no transport",
 	},
 	{
-		"server/topic", []string{"server/topic/...", "server/commitlog", "server/store/lease", "server/registry", "server/store",
+		"server/topic", []string{"server/topic/...", "server/commitlog", "server/store/lease", "server/registry",
+			"server/store",
 			"server/store/table", "server/infra/wait", "gen/..."},
 		"topics know rows and the log, and no transport",
 	},
@@ -306,7 +309,8 @@ var bounds = []bound{
 		"what records are made of knows no process",
 	},
 	{
-		"server/identity/people", []string{"server/infra/bounded", "server/chat/...", "server/store", "server/store/table/...",
+		"server/identity/people", []string{"server/infra/bounded", "server/chat/...", "server/store",
+			"server/store/table/...",
 			"server/infra/wait"},
 		"what people show and allow knows rows and chats, and neither transport nor streams",
 	},
@@ -342,7 +346,8 @@ var bounds = []bound{
 	},
 	{"server/infra/egress", []string{"server/infra/loopback"}, "what may be reached knows nothing of what is sent there"},
 	{
-		"server/topic/internal/push", []string{"server/infra/egress", "server/topic/internal/serving", "server/infra/wait", "gen/..."},
+		"server/topic/internal/push", []string{"server/infra/egress", "server/topic/internal/serving",
+			"server/infra/wait", "gen/..."},
 		"a webhook is a member of a group: it knows sessions, and neither rows nor rights",
 	},
 	{"server/store/lease", []string{"server/store", "server/store/table"}, "leases know nothing of what is leased"},

@@ -121,7 +121,10 @@ func TestLettersOfAllSlots(t *testing.T) {
 	}
 	parked := w.named(two, "parked-")
 	w.fail(two, parked, topicv1.Exhausted_EXHAUSTED_PARK_KEY, each)
-	all := topicproxy.NewLetters(w.any, func(ctx context.Context) (int, error) { return topic.DeclaredSlots(ctx, w.Store) })
+	all := topicproxy.NewLetters(w.any, func(ctx context.Context) (int, error) {
+		return topic.DeclaredSlots(ctx,
+			w.Store)
+	})
 	m, err := deadletter.New(deadletter.Config{Addr: "of no events", Store: w.Store, Topics: all, Clock: time.Now,
 		Logger: slog.New(slog.DiscardHandler)})
 	testkit.Must(t, err)
