@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"context"
 	"os"
 	"regexp"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
@@ -50,6 +52,97 @@ func TestWayOfAMessage(t *testing.T) {
 	}
 }
 
+// publishedWay are the functions between which the way of a published message is followed.
+var publishedWay = [][2]string{
+	{"internal/topicrpc topics.Publish", "store/embedded/records Records.Commit"},
+	{"internal/topicrpc sender.run", "topic/internal/serving Group.deliver"},
+	{"internal/topicrpc sender.run", "internal/topicrpc deliveryFrame.AppendWire"},
+	{"internal/topicrpc consumers.Ack", "topic/internal/machine Member.Ack"},
+	{"topic/internal/serving Flusher.Run", "store/embedded Store.Transact"},
+}
+
+// The decisions on topics list each function on the way of a published message: to the store, from there to a
+// member's stream, and of its acknowledgement to the store.
+func TestWayOfAPublishedMessage(t *testing.T) {
+	page := testkit.Value(os.ReadFile("../../topic/DECISIONS.md"))(t)
+	var listed []string
+	for _, m := range wayRow.FindAllStringSubmatch(string(page), -1) {
+		listed = append(listed, m[1]+" "+m[2])
+	}
+	all := stacksOfPublishes(t)
+	var way []string
+	for _, part := range publishedWay {
+		found := between(all, part[0], part[1])
+		if found == nil {
+			t.Errorf("got no way from %s to %s among %d stacks, want one", part[0], part[1], len(all))
+		}
+		for _, name := range found {
+			if !slices.Contains(way, name) { // a closure has the name of its function
+				way = append(way, name)
+			}
+		}
+	}
+	if !slices.Equal(way, listed) {
+		t.Errorf("got the way\n%s\nwant what DECISIONS.md lists:\n%s", strings.Join(way, "\n"), strings.Join(listed, "\n"))
+	}
+}
+
+// stacksOfPublishes are the stacks of what a server allocates while messages are published, delivered and
+// acknowledged.
+func stacksOfPublishes(t *testing.T) (all [][]string) {
+	dir := t.TempDir()
+	addr, _ := inProcess(t, nil, "--listen", "127.0.0.1:0", "--data-dir", dir, "--topic-creators", "alice")
+	c := newTopicClients(t, dir, addr)
+	testkit.Value(c.topics.ConfigureTopic(t.Context(), &topicv1.ConfigureTopicRequest{Topic: "news",
+		Config: &topicv1.TopicConfig{Partitions: 1, Semantics: topicv1.Semantics_SEMANTICS_PUB_SUB}}))(t)
+	testkit.Value(c.subscriptions.CreateSubscription(t.Context(),
+		&topicv1.CreateSubscriptionRequest{Topic: "news", Group: "a"}))(t)
+	defer recordEachAllocation()()
+	ctx, cancel := context.WithCancel(t.Context())
+	stream := testkit.Value(c.consumers.Consume(ctx,
+		&topicv1.ConsumeRequest{Attach: &topicv1.Attach{Topic: "news", Group: "a"}}))(t)
+	var consuming, publishing sync.WaitGroup
+	consuming.Go(func() {
+		var session string
+		for stream.Receive() { // until its context ends
+			if a := stream.Msg().GetAttached(); a != nil {
+				session = a.GetSession()
+			} else if d := stream.Msg().GetDelivery(); d != nil {
+				_, _ = c.consumers.Ack(ctx, &topicv1.AckRequest{Session: session, Set: &topicv1.AckSet{
+					Positions: []*topicv1.Positions{{Partition: d.GetPartition(), Base: d.GetBase(),
+						Count: int64(len(d.GetMessages()))}}}})
+			}
+		}
+	})
+	const publishes, rounds = 100, 20
+	for range rounds {
+		for range publishes {
+			publishing.Go(func() {
+				_, err := c.topics.Publish(t.Context(), &topicv1.PublishRequest{Topic: "news",
+					Messages: []*topicv1.TopicMessage{{Payload: []byte("hello")}}})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		publishing.Wait()
+		all = allocations()
+		if !slices.ContainsFunc(publishedWay, func(p [2]string) bool { return between(all, p[0], p[1]) == nil }) {
+			break
+		}
+	}
+	cancel()
+	consuming.Wait()
+	return all
+}
+
+// recordEachAllocation makes the memory profile show each allocation until the function that it returns is called.
+func recordEachAllocation() (stop func()) {
+	rate := runtime.MemProfileRate
+	runtime.MemProfileRate = 1                      //nolint:reassign // each allocation is recorded, as its comment says
+	return func() { runtime.MemProfileRate = rate } //nolint:reassign // and no longer
+}
+
 // stacksOfSends are the stacks of what a server allocates while messages are sent, each from the outermost function
 // on. Many are sent at a time, until a queue has grown: that shows where frames enter it.
 func stacksOfSends(t *testing.T) (all [][]string) {
@@ -66,9 +159,7 @@ func stacksOfSends(t *testing.T) (all [][]string) {
 			live = live || f.GetHeartbeat() != nil
 		}
 	}
-	rate := runtime.MemProfileRate
-	runtime.MemProfileRate = 1                       //nolint:reassign // each allocation is recorded, as its comment says
-	defer func() { runtime.MemProfileRate = rate }() //nolint:reassign // and no longer
+	defer recordEachAllocation()()
 	var reading, sending sync.WaitGroup
 	reading.Go(func() {
 		for stream.Receive() { // until it is closed
