@@ -23,7 +23,9 @@ var mistakes = []mistake{
 	{"compat/fields.go", `case !number && !name:`, `case false:`, "compat", rulesOf("FIELD_REMOVED_NOT_RESERVED")},
 	{"compat/fields.go", `if b.ReservedRanges().Has(h.Number()) {`,
 		`if h.ContainingMessage().ReservedRanges().Has(h.Number()) {`, "compat", rulesOf("FIELD_ADDED_ON_RESERVED_NUMBER")},
-	{"compat/schema/names.go", `(h.JSONName() == string(name) || JSONName(name) == h.JSONName() || JSONName(name) == string(h.Name()))`, `false`, "compat", rulesOf("FIELD_ADDED_WITH_USED_NAME-json")},
+	{"compat/schema/names.go", `(h.JSONName() == string(name) || JSONName(name) == h.JSONName() ||
+			JSONName(name) == string(h.Name()))`, `false`, "compat",
+		rulesOf("FIELD_ADDED_WITH_USED_NAME-json")},
 	{"compat/schema/names.go", `newBreaks = newBreaks || f.JSONName() == h.JSONName() || f.JSONName() == string(h.Name())`,
 		`newBreaks = false`, "compat", rulesOf("FIELD_ADDED_WITH_USED_NAME-replaced")},
 	{"compat/schema/names.go", `oldBreaks = oldBreaks || h.JSONName() == f.JSONName() || h.JSONName() == string(f.Name())`,
@@ -81,6 +83,8 @@ var mistakes = []mistake{
 	{"compat/fields.go", `		c.inHead(rule.FieldRenamedSameJSONName, h, names)
 		c.field(b, h)`, `		c.inHead(rule.FieldRenamedSameJSONName, h, names)`, "compat",
 		rulesOf("FIELD_RENAMED_SAME_JSON_NAME-presence")},
+	{"compat/fields.go", `case b.JSONName() == h.JSONName():`, `case b.JSONName() != h.JSONName():`, "compat",
+		rulesOf("FIELD_RENAMED")},
 	{"compat/services.go", `c.mapped(b.Output().FullName()) == h.Output().FullName() &&`, `true &&`, "compat",
 		rulesOf("RPC_REMOVED-other")},
 	{"compat/types.go", `if c.trial.ZeroRefused(b) || c.trial.ZeroRefused(h) {`, `if false {`, "compat",
@@ -143,22 +147,37 @@ func TestMistakesAreCaught(t *testing.T) {
 	}
 }
 
-func (m mistake) try(t *testing.T) {
+// A run tries some of the mistakes, and a text that was edited since would be missed until the turn of its mistake.
+func TestMistakesHaveTheirPlace(t *testing.T) {
+	t.Parallel()
+	for _, m := range mistakes {
+		m.source(t)
+	}
+}
+
+// source returns the file that the mistake changes.
+func (m mistake) source(t *testing.T) (path, text string) {
+	t.Helper()
 	path, err := filepath.Abs("../" + m.file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(path)
-	if err != nil || strings.Count(string(text), m.from) != 1 {
-		t.Fatalf("%q occurs %d times in %s (%v), expected once", m.from, strings.Count(string(text), m.from), m.file, err)
+	b, err := os.ReadFile(path)
+	if n := strings.Count(string(b), m.from); err != nil || n != 1 {
+		t.Fatalf("%q occurs %d times in %s (%v), want once", m.from, n, m.file, err)
 	}
+	return path, string(b)
+}
+
+func (m mistake) try(t *testing.T) {
+	path, text := m.source(t)
 	dir := t.TempDir()
 	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
 	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{path: changed}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{changed: strings.Replace(string(text), m.from, m.to, 1),
+	for name, content := range map[string]string{changed: strings.Replace(text, m.from, m.to, 1),
 		overlay: string(replace)} {
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
