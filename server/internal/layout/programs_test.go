@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write dependencies.txt")
+var update = flag.Bool("update", false, "write dependencies.txt and PACKAGES.md")
 
 // programs are the programs of this module, by the letter that dependencies.txt has for each.
 var programs = map[string]string{"S": "./server", "W": "./workers", "C": "./schemacheck", "L": "./server/load"}

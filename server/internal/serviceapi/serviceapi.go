@@ -8,7 +8,6 @@ package serviceapi
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -110,18 +109,6 @@ func (s *Server) Service() api.Service {
 		Handler: func(o ...connect.HandlerOption) (string, http.Handler) {
 			return servicev1connect.NewBackendServiceHandler(s, o...)
 		}}
-}
-
-var (
-	errUser = errors.New("the service account may not speak for this user: that needs a scope users:BEGINNING " +
-		"of the id, and an active user")
-	errSession = errors.New("the session is none of the service account's")
-)
-
-// Refusals is the service's table of errors.
-var Refusals = api.Refusals{
-	{Is: errUser, Code: connect.CodePermissionDenied, Reason: "FORBIDDEN", Text: errUser.Error()},
-	{Is: errSession, Code: connect.CodePermissionDenied, Reason: "FORBIDDEN", Text: errSession.Error()},
 }
 
 // IssueUserToken implements BackendService.
