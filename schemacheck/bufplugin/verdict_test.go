@@ -156,7 +156,7 @@ func annotated(t *testing.T, client check.Client, f *fixture.Fixture, level, sco
 	return len(response.Annotations()) > 0
 }
 
-// described makes the descriptors that buf hands to plugins: the files and all that they
+// described makes the descriptors that buf passes to plugins: the files and all that they
 // import, in order.
 func described(t *testing.T, files []protoreflect.FileDescriptor) []descriptor.FileDescriptor {
 	t.Helper()

@@ -113,18 +113,18 @@ func (c *comparer) lostFile(b protoreflect.FileDescriptor) {
 
 func (c *comparer) file(b, h protoreflect.FileDescriptor) {
 	if b.Package() != h.Package() {
-		c.inHead(rule.PackageChanged, h, place(h, packagePath), detail(string(b.Package()), string(h.Package())))
+		c.inHead(rule.PackageChanged, h, atPath(h, packagePath), detail(string(b.Package()), string(h.Package())))
 	}
 	if syntaxChanged(b, h) {
 		// Closed enums come back with proto2, and so do values without UTF-8 checks.
-		c.inHead(rule.SyntaxChanged, h, place(h, syntaxPath), detail(b.Syntax().String(), h.Syntax().String()),
+		c.inHead(rule.SyntaxChanged, h, atPath(h, syntaxPath), detail(b.Syntax().String(), h.Syntax().String()),
 			reads(true, b.Syntax() == protoreflect.Proto3))
 	}
 	bo, ho := b.Options().ProtoReflect(), h.Options().ProtoReflect()
 	for _, name := range generatorOptions {
 		fd := bo.Descriptor().Fields().ByName(name)
 		if was, is := bo.Get(fd), ho.Get(fd); !was.Equal(is) {
-			c.inHead(rule.FileOptionChanged, h, place(h, optionsPath, int32(fd.Number())), detail(string(name)))
+			c.inHead(rule.FileOptionChanged, h, atPath(h, optionsPath, int32(fd.Number())), detail(string(name)))
 		}
 	}
 	c.imports(b, h)
@@ -143,7 +143,7 @@ func (c *comparer) imports(b, h protoreflect.FileDescriptor) {
 		}
 		for j := range h.Imports().Len() {
 			if to := h.Imports().Get(j); c.base.Files[to.Path()] == nil && schema.SameTypes(dep, to) {
-				c.inHead(rule.ImportPathChanged, h, place(h, dependencyPath, int32(j)), detail(dep.Path(), to.Path()))
+				c.inHead(rule.ImportPathChanged, h, atPath(h, dependencyPath, int32(j)), detail(dep.Path(), to.Path()))
 			}
 		}
 	}
@@ -154,8 +154,8 @@ func syntaxChanged(b, h protoreflect.Descriptor) bool {
 	return was != is && was != protoreflect.Editions && is != protoreflect.Editions
 }
 
-// place points a finding at a path of a file's source info.
-func place(f protoreflect.FileDescriptor, path ...int32) change {
+// atPath points a finding at a path of a file's source info.
+func atPath(f protoreflect.FileDescriptor, path ...int32) change {
 	return func(finding *Finding) {
 		loc := f.SourceLocations().ByPath(path)
 		finding.Line, finding.Column = 0, 0

@@ -12,7 +12,7 @@ import (
 func (c *comparer) oneofs(b, h protoreflect.MessageDescriptor) {
 	entered := map[protoreflect.Name][]protoreflect.FieldDescriptor{} // new oneofs and the fields of base in them
 	split, merged, renamed := map[protoreflect.Name]bool{}, map[protoreflect.Name]bool{}, map[protoreflect.Name]bool{}
-	went, came := schema.OneofPlaces(b, c.fieldsOf(h))
+	went, came := schema.OneofMoves(b, c.fieldsOf(h))
 	for _, bf := range schema.ByNumber(b) {
 		hf := c.fieldsOf(h).ByNumber(bf.Number())
 		if hf == nil || hf.Name() != bf.Name() {

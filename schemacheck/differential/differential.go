@@ -50,7 +50,7 @@ const maxDetail = 200
 
 // Execute compares the events that both schemas have by running them. Events whose
 // types are the same on both sides are left out; an API scope has no events. The
-// findings are ordered by place.
+// findings are ordered by location.
 func Execute(
 	ctx context.Context, base, head []protoreflect.FileDescriptor, o compat.Options,
 ) ([]compat.Finding, error) {
@@ -209,7 +209,7 @@ func (r *run) judge(d direction, at protoreflect.MessageDescriptor, wrote, read 
 	}
 }
 
-// add records a difference once per place, rule and direction; the detail of the
+// add records a difference once per location, rule and direction; the detail of the
 // first one stays. Elements that only base has are named in base.
 func (r *run) add(d direction, id rule.ID, at protoreflect.Descriptor, form, detail string) {
 	key := fmt.Sprint(id, at.FullName(), d.newReads)
@@ -218,8 +218,8 @@ func (r *run) add(d direction, id rule.ID, at protoreflect.Descriptor, form, det
 	}
 	f := r.found[key]
 	if f == nil {
-		place, base := inSchema(r.head, at)
-		made := rule.FindingAt(id, place, base)
+		location, base := inSchema(r.head, at)
+		made := rule.FindingAt(id, location, base)
 		made.NewReadsOld, made.OldReadsNew, made.Form, made.Detail = d.newReads, !d.newReads, form, clip(detail)
 		f = &made
 		r.found[key] = f
@@ -246,14 +246,14 @@ func inSchema(head *schema.FileSet, at protoreflect.Descriptor) (protoreflect.De
 }
 
 var (
-	place     = regexp.MustCompile(`\(line \d+:\d+\): `) // depends on the white space that encoders vary
-	subscript = regexp.MustCompile(`\[[^\]]*\]`)
+	linePosition = regexp.MustCompile(`\(line \d+:\d+\): `) // depends on the white space that encoders vary
+	subscript    = regexp.MustCompile(`\[[^\]]*\]`)
 )
 
 // plain removes what varies between runs from a decoding error.
 func plain(err error) string {
 	s := strings.ReplaceAll(err.Error(), "\u00a0", " ")
-	return place.ReplaceAllString(s, "")
+	return linePosition.ReplaceAllString(s, "")
 }
 
 func clip(s string) string { return schema.Clip(s, maxDetail) }

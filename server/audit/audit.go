@@ -142,12 +142,12 @@ func (l *Log) put(
 }
 
 // truncate shortens a text to a number of bytes.
-func truncate(s string, most int) string {
+func truncate(s string, limit int) string {
 	const ellipsis = "…"
-	if len(s) <= most {
+	if len(s) <= limit {
 		return strings.ToValidUTF8(s, "?")
 	}
-	return strings.ToValidUTF8(s[:most-len(ellipsis)], "") + ellipsis
+	return strings.ToValidUTF8(s[:limit-len(ellipsis)], "") + ellipsis
 }
 
 // Kind tells records apart.

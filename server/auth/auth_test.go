@@ -144,12 +144,12 @@ func TestExpiry(t *testing.T) { // S-02, S-08
 func TestRevocation(t *testing.T) { // S-14
 	k := testKey(t)
 	b := newBench(t, k)
-	var told []string
+	var notified []string
 	b.gate.cfg.OnRevoke = func(r Revocation) {
 		if !b.gate.Refuses(Principal{SessionID: r.ID}) {
 			t.Error("notified before it was so")
 		}
-		told = append(told, r.ID)
+		notified = append(notified, r.ID)
 	}
 	tok := issue(t, k, "alice")
 	p, err := b.try(t, "Bearer "+tok)
@@ -158,8 +158,8 @@ func TestRevocation(t *testing.T) { // S-14
 	}
 	b.gate.Revoke(p.SessionID, p.ExpiresAt)
 	b.gate.Revoke(p.SessionID, testTime) // does not end it earlier
-	if len(told) != 2 || told[0] != p.SessionID {
-		t.Fatalf("notified of %v", told)
+	if len(notified) != 2 || notified[0] != p.SessionID {
+		t.Fatalf("notified of %v", notified)
 	}
 	b.now = p.ExpiresAt.Add(leeway - time.Second)
 	if _, err := b.try(t, "Bearer "+tok); !errors.Is(err, ErrInvalidToken) {

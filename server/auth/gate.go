@@ -85,7 +85,7 @@ func NewGate(cfg Config) (*Gate, error) {
 	}, nil
 }
 
-// Wrap puts the gate in front of a handler. It looks at headers only: the body of
+// Wrap puts the gate in front of a handler. It checks headers only: the body of
 // a request without a valid token is never read.
 func (g *Gate) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

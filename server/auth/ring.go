@@ -40,7 +40,7 @@ const maxKeys = 16
 // published keys must have read them again.
 const DefaultNotice = 10 * time.Minute
 
-// WatchEvery is how often processes look at the file: far less than a notice.
+// WatchEvery is how often processes check the file: far less than a notice.
 const WatchEvery = 2 * time.Second
 
 // ring is the keys of a file at one time; it never changes. The file alone says which key

@@ -32,7 +32,7 @@ var (
 	ErrInvalidToken = errors.New("auth: invalid token")
 	ErrTokenExpired = errors.New("auth: token expired")
 
-	// ErrNotBearer and ErrOtherKey are kinds of ErrInvalidToken that their owner can mend: a
+	// ErrNotBearer and ErrOtherKey are kinds of ErrInvalidToken that their owner can repair: a
 	// header of another form, and a token that names another key than this server's, as one
 	// of an older data directory does.
 	ErrNotBearer = fmt.Errorf("%w: not a bearer token", ErrInvalidToken)

@@ -121,7 +121,7 @@ func openDistributed(cfg Config) (_ *Backend, err error) {
 		return nil, d.Tables.Explain(err)
 	}
 	e.Store, e.History, e.Generation = e.dynamo, e.dynamo.History(), e.dynamo.Generation()
-	e.seen.every = beatEvery
+	e.seen.every = heartbeatEvery
 	e.seen.set(e.dynamo.Opened())
 	e.initWatch(cfg)
 	if d.Redis.URL != "" {

@@ -90,7 +90,7 @@ func keepPartitions(ctx context.Context, logs *commitlog.Local, topics []kafka.T
 	}
 	for _, t := range had {
 		i := slices.IndexFunc(topics, func(d kafka.Topic) bool { return d.Name == t.Name })
-		if i >= 0 && (topics[i].Kind == kafka.Searches || topics[i].Kind == kafka.SearchLetters) {
+		if i >= 0 && (topics[i].Kind == kafka.Searches || topics[i].Kind == kafka.SearchDeadLetterKind) {
 			topics[i].Partitions = t.Partitions
 		}
 	}

@@ -12,8 +12,8 @@ import (
 // WatchEvery sets how often Watch looks.
 func (e *Backend) WatchEvery(d time.Duration) { e.watchEvery = d }
 
-// BeatEvery sets how often the beat of tables is raised.
-func (e *Backend) BeatEvery(d time.Duration) {
+// HeartbeatEvery sets how often a process records a heartbeat of the tables.
+func (e *Backend) HeartbeatEvery(d time.Duration) {
 	e.seen.every = d
 	e.seen.due = time.Now()
 }
@@ -22,7 +22,7 @@ func (e *Backend) BeatEvery(d time.Duration) {
 func (e *Backend) Tables() *dynamo.Store { return e.dynamo }
 
 // Observe sets for how long Running watches, and how long at most.
-func (r *Restored) Observe(d, most time.Duration) { r.observe, r.lease = d, most }
+func (r *Restored) Observe(d, limit time.Duration) { r.observe, r.lease = d, limit }
 
 // OpenHasty is Open for a test in which the time of a call is up after three tries.
 func (t Tables) OpenHasty(ctx context.Context) (*tables.Tables, error) {

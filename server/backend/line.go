@@ -13,9 +13,9 @@ import (
 	"github.com/parley-chat/parley/server/store/dynamo"
 )
 
-// beatEvery is for how long, and up to a third more at random, a process does not see the beat of
-// the tables change before it raises it. So mostly one of many does.
-const beatEvery = time.Minute
+// heartbeatEvery is how long a process waits, and up to a third longer at random, for another one
+// to record a heartbeat of the tables before it records one itself. So mostly one of many does.
+const heartbeatEvery = time.Minute
 
 // ErrOlder says that processes have seen a later state of this installation than the tables have.
 var ErrOlder = errors.New("backend: the tables are an older copy, or those of another installation; " +
@@ -25,11 +25,11 @@ var ErrOlder = errors.New("backend: the tables are an older copy, or those of an
 type seenLine struct {
 	dynamo.Line
 	every time.Duration
-	due   time.Time // when this process raises the beat
+	due   time.Time // when this process records a heartbeat
 }
 
 func (l *seenLine) set(now dynamo.Line) {
-	if l.due.IsZero() || now.Beat != l.Beat {
+	if l.due.IsZero() || now.Heartbeats != l.Heartbeats {
 		l.due = time.Now().Add(l.every + rand.N(l.every/3))
 	}
 	l.Line = now
@@ -63,23 +63,23 @@ func (e *Backend) compareLine(now dynamo.Line) error {
 	case now.Generation != e.Generation:
 		return fmt.Errorf("%w: the tables have generation %.40q, this process began with %.40q; start all processes again",
 			ErrReplaced, now.Generation, e.Generation)
-	case now.Beat < e.seen.Beat:
-		return fmt.Errorf("%w: the tables are an older copy (at beat %d, and were at %d); stop all processes, run: workers restore --execute, then start them",
-			ErrReplaced, now.Beat, e.seen.Beat)
+	case now.Heartbeats < e.seen.Heartbeats:
+		return fmt.Errorf("%w: the tables are an older copy (at heartbeat %d, and were at %d); stop all processes, run: workers restore --execute, then start them",
+			ErrReplaced, now.Heartbeats, e.seen.Heartbeats)
 	}
 	return nil
 }
 
-// beat raises the beat of the tables when this process is due, and has Redis keep it. The first
-// process of an installation does so at once. It returns ErrReplaced if one of the tables was
-// exchanged.
-func (e *Backend) beat(ctx context.Context) error {
-	if e.seen.Beat > 0 && time.Now().Before(e.seen.due) {
+// recordHeartbeat records a heartbeat of the tables, also in Redis, if this process is due. The
+// first process of an installation does so at once. It returns ErrReplaced if one of the tables
+// was exchanged.
+func (e *Backend) recordHeartbeat(ctx context.Context) error {
+	if e.seen.Heartbeats > 0 && time.Now().Before(e.seen.due) {
 		return nil
 	}
 	call, cancel := context.WithTimeout(ctx, watchTime)
 	defer cancel()
-	next, err := e.dynamo.Beat(call, e.seen.Line)
+	next, err := e.dynamo.RecordHeartbeat(call, e.seen.Line)
 	var lost *store.ConditionError
 	switch {
 	case errors.Is(err, dynamo.ErrMixed):
@@ -109,13 +109,13 @@ func (e *Backend) keepSeen(ctx context.Context, line dynamo.Line) {
 
 // seenText is a line as Redis keeps it.
 func seenText(line dynamo.Line) string {
-	return line.Generation + " " + strconv.FormatInt(line.Beat, 10)
+	return line.Generation + " " + strconv.FormatInt(line.Heartbeats, 10)
 }
 
 // checkSeen returns ErrOlder if Redis has seen the tables further than they are. The tables are read
 // after Redis: they are raised first.
 func (e *Backend) checkSeen(ctx context.Context) error {
-	generation, beat, err := e.readSeen(ctx)
+	generation, heartbeats, err := e.readSeen(ctx)
 	if err != nil || generation == "" {
 		return nil //nolint:nilerr // Redis may lose everything at any time
 	}
@@ -126,21 +126,21 @@ func (e *Backend) checkSeen(ctx context.Context) error {
 	if now.FollowsOn(generation) { // the data were moved since
 		return nil
 	}
-	if now.Generation != generation || now.Beat < beat {
-		return fmt.Errorf("%w: they have generation %.40s at beat %d, seen was %.40s at %d", ErrOlder, now.Generation, now.Beat,
-			generation, beat)
+	if now.Generation != generation || now.Heartbeats < heartbeats {
+		return fmt.Errorf("%w: they have generation %.40s at heartbeat %d, seen was %.40s at %d", ErrOlder, now.Generation, now.Heartbeats,
+			generation, heartbeats)
 	}
 	return nil
 }
 
-func (e *Backend) readSeen(ctx context.Context) (generation string, beat int64, err error) {
+func (e *Backend) readSeen(ctx context.Context) (generation string, heartbeats int64, err error) {
 	text, err := e.Routing.Seen(ctx)
 	if err != nil {
 		return "", 0, err
 	}
 	generation, number, _ := strings.Cut(text, " ")
-	if beat, err = strconv.ParseInt(number, 10, 64); err != nil {
+	if heartbeats, err = strconv.ParseInt(number, 10, 64); err != nil {
 		return "", 0, nil //nolint:nilerr // another release's
 	}
-	return generation, beat, nil
+	return generation, heartbeats, nil
 }

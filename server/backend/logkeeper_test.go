@@ -34,8 +34,8 @@ func (x *tested) pause() {
 // keep runs a keeper in a bubble of package synctest until the test ends.
 func keep(t *testing.T) *tested {
 	t.Helper()
-	x := &tested{left: map[kafka.Kind]int64{kafka.Chats: 900, kafka.Letters: 200, kafka.Searches: 400,
-		kafka.SearchLetters: 100}}
+	x := &tested{left: map[kafka.Kind]int64{kafka.Chats: 900, kafka.DeadLetterKind: 200, kafka.Searches: 400,
+		kafka.SearchDeadLetterKind: 100}}
 	x.LogKeeper = newLogKeeper(func(context.Context) (map[kafka.Kind]int64, error) {
 		x.pauses.Load()
 		x.trims++

@@ -156,7 +156,7 @@ func openEmbeddedImport(cfg Config, keyFile string) (to move.Target, closing fun
 	}
 	work := filepath.Join(dir, backup.Importing)
 	if _, err := os.Stat(filepath.Join(work, backup.Imported)); err == nil {
-		return nil, nil, errors.Join(backup.Place(work, dir), ErrImported)
+		return nil, nil, errors.Join(backup.Install(work, dir), ErrImported)
 	}
 	if err := backup.CheckEmpty(dir, backup.Importing); err != nil {
 		return nil, nil, err
@@ -282,7 +282,7 @@ func (t *embeddedTarget) Finish(ctx context.Context, h move.Header) error {
 	if err := os.WriteFile(filepath.Join(t.work, backup.Imported), nil, 0o600); err != nil {
 		return err
 	}
-	return backup.Place(t.work, t.dir)
+	return backup.Install(t.work, t.dir)
 }
 
 // announce puts all events of a store into its outbox: the event log of its new place has none of them.

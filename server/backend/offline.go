@@ -71,8 +71,10 @@ func OpenOffline(cfg Config, repair bool) (*Offline, error) {
 	return o, nil
 }
 
-// Place is where the events of a key are published now.
-func (o *Offline) Place(topic, key string) kafka.Partition { return o.topics.Place(topic, key) }
+// PartitionOf is where the events of a key are published now.
+func (o *Offline) PartitionOf(topic, key string) kafka.Partition {
+	return o.topics.PartitionOf(topic, key)
+}
 
 // Published is a partition of the event log.
 type Published struct {

@@ -116,11 +116,11 @@ func (r *Restored) signs(ctx context.Context) (map[store.Key]sign, error) {
 // Begin begins another line of history under a new generation, which processes that start from now on
 // continue. Clients that were shown anything of another one start over.
 func (r *Restored) Begin(ctx context.Context, generation string) error {
-	_, beat, err := r.backend.readSeen(ctx)
+	_, heartbeats, err := r.backend.readSeen(ctx)
 	if err != nil {
 		return err
 	}
-	line, err := r.backend.dynamo.Begin(ctx, generation, beat)
+	line, err := r.backend.dynamo.Begin(ctx, generation, heartbeats)
 	if err != nil {
 		return err
 	}

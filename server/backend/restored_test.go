@@ -45,10 +45,10 @@ func opened(t *testing.T, d backend.Distributed) (*backend.Backend, error) {
 	return e, err
 }
 
-// beats is how far the tables are.
-func beats(t *testing.T, e *backend.Backend) int64 {
+// heartbeats is how many heartbeats the tables have.
+func heartbeats(t *testing.T, e *backend.Backend) int64 {
 	t.Helper()
-	return testkit.Value(e.Tables().Line(t.Context(), store.Strong))(t).Beat
+	return testkit.Value(e.Tables().Line(t.Context(), store.Strong))(t).Heartbeats
 }
 
 // markKeys are the keys of the rows that say how far the tables are.
@@ -72,12 +72,12 @@ func TestTablesOlderThanSeen(t *testing.T) {
 	d := restorable(t)
 	e := testkit.Value(opened(t, d))(t)
 	e.WatchEvery(10 * time.Millisecond)
-	e.BeatEvery(30 * time.Millisecond)
+	e.HeartbeatEvery(30 * time.Millisecond)
 	ended := watch(t, e)
-	testkit.Eventually(t, "a beat", func() bool { return beats(t, e) >= 1 })
+	testkit.Eventually(t, "a heartbeat", func() bool { return heartbeats(t, e) >= 1 })
 	earlier := testkit.Value(e.Store.BatchGet(t.Context(), markKeys(), store.Strong))(t)
 	was := earlier[0].Get("beat").Int64()
-	testkit.Eventually(t, "more beats", func() bool { return beats(t, e) > was+2 })
+	testkit.Eventually(t, "more heartbeats", func() bool { return heartbeats(t, e) > was+2 })
 	testkit.Value(opened(t, d))(t) // tables that nobody restored
 
 	var p store.Plan // an older copy, under the process
@@ -99,8 +99,8 @@ func TestTablesOlderThanSeen(t *testing.T) {
 	defer func() { testkit.Must(t, r.Close()) }()
 	testkit.Must(t, r.Begin(t.Context(), "another"))
 	testkit.Equal(t, "the generation", testkit.Value(opened(t, d))(t).Generation, "another")
-	if n := beats(t, e); n <= was+2 {
-		t.Errorf("the line begins at beat %d, seen was one beyond %d", n, was+2)
+	if n := heartbeats(t, e); n <= was+2 {
+		t.Errorf("the line begins at heartbeat %d, seen was one beyond %d", n, was+2)
 	}
 	// The copy once more: it is of the line before.
 	p.Writes[0].Item = earlier[0]
@@ -116,7 +116,7 @@ func TestSeenBeforeExport(t *testing.T) {
 	d := restorable(t)
 	e := testkit.Value(opened(t, d))(t)
 	e.WatchEvery(10 * time.Millisecond)
-	e.BeatEvery(30 * time.Millisecond)
+	e.HeartbeatEvery(30 * time.Millisecond)
 	ended := watch(t, e)
 	redis := testkit.Value(routing.OpenRedis(d.Redis))(t)
 	defer redis.Close()
@@ -159,15 +159,15 @@ func TestRunning(t *testing.T) {
 	renew(table.WorkerKey("left"), "wrk_0", 9)
 	running()
 	ctx, stop := context.WithCancel(t.Context())
-	var beating sync.WaitGroup
-	beating.Go(func() {
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
 		for n := int64(0); ctx.Err() == nil; n++ {
 			renew(table.WorkerKey("pod"), "wrk_1", n)
 		}
 	})
 	running("wrk_1")
 	stop()
-	beating.Wait()
+	renewing.Wait()
 	redis := testkit.Value(routing.OpenRedis(d.Redis))(t)
 	defer redis.Close()
 	server := routing.Server{ID: "srv_1", Addr: "h:1", Generation: "g", Epoch: 1}

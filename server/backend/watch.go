@@ -83,7 +83,7 @@ func identify(dir string) (id identity, err error) {
 
 // same returns ErrReplaced with what was found instead of the store, dynamo.ErrFormat if a newer version
 // has written to the tables what this one cannot read, and dynamo.ErrMoving if they are being moved. It
-// raises the beat of tables.
+// records a heartbeat of the tables.
 func (e *Backend) same(ctx context.Context) error {
 	for i, path := range e.identity.paths {
 		info, err := os.Stat(path)
@@ -109,7 +109,7 @@ func (e *Backend) same(ctx context.Context) error {
 	if err := e.sameLine(ctx); err != nil {
 		return err
 	}
-	return e.beat(ctx)
+	return e.recordHeartbeat(ctx)
 }
 
 // skew is by how much this machine's clock is off. It is measured against the store's

@@ -142,7 +142,7 @@ func TestReplacedTables(t *testing.T) {
 		says string
 	}{
 		"an older copy": {store.Write{Op: store.OpUpdate, Key: key, Update: store.Update{Remove: []string{"beat"}}},
-			backend.ErrReplaced, "the tables are an older copy (at beat 0, and were at "},
+			backend.ErrReplaced, "the tables are an older copy (at heartbeat 0, and were at "},
 		"one table of an older copy": {store.Write{Op: store.OpDelete, Key: store.Key{Table: store.Users, PK: "\x01mark"}},
 			backend.ErrReplaced, "users was emptied"},
 		"emptied": {store.Write{Op: store.OpDelete, Key: key}, backend.ErrReplaced, "workers restore"},
@@ -169,7 +169,7 @@ func TestReplacedTables(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = e.Close() })
 			e.WatchEvery(50 * time.Millisecond)
-			e.BeatEvery(200 * time.Millisecond)
+			e.HeartbeatEvery(200 * time.Millisecond)
 			ended := watch(t, e)
 			select {
 			case err := <-ended:

@@ -85,7 +85,7 @@ func packFile(t *tar.Writer, from string, f *File, m *meter) error {
 	return err
 }
 
-// readArchive hands each file of an archive to a function, and then compares all with the
+// readArchive passes each file of an archive to a function, and then compares all with the
 // list at its end: without it the archive was cut off.
 func readArchive(path string, m *meter, file func(path string, r io.Reader, size int64) error) error {
 	src, err := os.Open(path)

@@ -46,7 +46,7 @@ type Objects interface {
 	// Put stores an object, unless the received bytes have another checksum.
 	Put(ctx context.Context, key string, body io.ReadSeeker, size int64, sum [sha256.Size]byte) error
 	// Get returns an object of at most so many bytes. Errors: those of a missing one wrap fs.ErrNotExist.
-	Get(ctx context.Context, key string, most int64) ([]byte, error)
+	Get(ctx context.Context, key string, limit int64) ([]byte, error)
 	// List calls each for every object whose key begins with a prefix, in the order of keys.
 	List(ctx context.Context, prefix string, each func(bucket.Object)) error
 	// Remove removes an object, which may be missing.

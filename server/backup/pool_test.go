@@ -73,9 +73,9 @@ func (f *folder) Put(_ context.Context, key string, body io.ReadSeeker, size int
 	})
 }
 
-func (f *folder) Get(_ context.Context, key string, most int64) (b []byte, err error) {
+func (f *folder) Get(_ context.Context, key string, limit int64) (b []byte, err error) {
 	err = f.call("get", key, func(path string) error { b, err = os.ReadFile(path); return err })
-	if err == nil && int64(len(b)) > most {
+	if err == nil && int64(len(b)) > limit {
 		err = errors.New("too large")
 	}
 	return b, err
@@ -436,7 +436,7 @@ func TestPoolCanceled(t *testing.T) {
 }
 
 // Places that are none are refused with a word that helps.
-func TestPlaces(t *testing.T) {
+func TestTargets(t *testing.T) {
 	for to, says := range map[string]string{
 		"":                          "",
 		"s3://bucket":               "",
@@ -452,7 +452,7 @@ func TestPlaces(t *testing.T) {
 		"s3://bucket/x.json":        "names one file",
 		"gs://bucket/x":             "neither a path nor an address of S3",
 	} {
-		err := backup.CheckPlace(to, "/data")
+		err := backup.CheckTarget(to, "/data")
 		if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
 			t.Errorf("%q: %v", to, err)
 		}

@@ -168,7 +168,7 @@ func Restore(ctx context.Context, path, dataDir string, p Progress, prepare func
 	if err := prepare(work); err != nil {
 		return errors.Join(err, os.RemoveAll(work))
 	}
-	return Place(work, dataDir)
+	return Install(work, dataDir)
 }
 
 // CheckEmpty refuses a data directory that has anything but one directory in which it is made.
@@ -186,9 +186,9 @@ func CheckEmpty(dataDir, work string) error {
 	return nil
 }
 
-// Place moves the files from the directory of a restore to where a server finds them. The
+// Install moves the files from the directory of a restore to where a server finds them. The
 // directory goes last: until then no server starts.
-func Place(work, dataDir string) error {
+func Install(work, dataDir string) error {
 	entries, err := os.ReadDir(work)
 	if err != nil {
 		return err

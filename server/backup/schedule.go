@@ -10,8 +10,8 @@ import (
 	"github.com/parley-chat/parley/server/infra/telemetry"
 )
 
-// lookEvery is how often a Schedule looks whether a backup is due.
-const lookEvery = 30 * time.Second
+// pollEvery is how often a Schedule checks whether a backup is due.
+const pollEvery = 30 * time.Second
 
 // Schedule makes backups of a data directory whose server runs. It belongs to one goroutine,
 // but for what it counts.
@@ -61,7 +61,7 @@ func (s *Schedule) Run(ctx context.Context, ready func()) error {
 		s.Logger.Warn("the newest backup is not known, so another one is made", "to", s.To, "error", err)
 	}
 	s.begun.Store(s.Clock().UnixMilli())
-	t := time.NewTicker(lookEvery)
+	t := time.NewTicker(pollEvery)
 	defer t.Stop()
 	var retry time.Time
 	for {

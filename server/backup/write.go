@@ -44,10 +44,10 @@ type Report struct {
 // IsArchive reports whether the name of a backup is that of a backup in one file.
 func IsArchive(path string) bool { return strings.HasSuffix(path, archive) }
 
-// CheckPlace refuses a directory or archive for backups that is in the data directory: it would
+// CheckTarget refuses a directory or archive for backups that is in the data directory: it would
 // be in the next backup itself, and be lost with what it is for. It refuses an address that is none of S3, too.
 // Without a name there is none.
-func CheckPlace(to, dataDir string) error {
+func CheckTarget(to, dataDir string) error {
 	if to == "" {
 		return nil
 	}
@@ -78,7 +78,7 @@ func Write(ctx context.Context, o Options) (Report, error) {
 	if len(o.Of.Files) == 0 {
 		return Report{}, fmt.Errorf("%s has no files", o.From)
 	}
-	if err := CheckPlace(o.To, o.Of.DataDir); err != nil {
+	if err := CheckTarget(o.To, o.Of.DataDir); err != nil {
 		return Report{}, err
 	}
 	if bucket.Is(o.To) {

@@ -116,8 +116,8 @@ func TestNobodyStarvesInAChatOfTwoProcesses(t *testing.T) {
 			t.Error(err)
 		}
 		// A few turns; without them it is all that the other process has to say.
-		if most := r.overtaken[r.last()]; most > writers*each/4 {
-			t.Errorf("one message was overtaken by %d others", most)
+		if limit := r.overtaken[r.last()]; limit > writers*each/4 {
+			t.Errorf("one message was overtaken by %d others", limit)
 		}
 	})
 }

@@ -106,11 +106,11 @@ func BenchmarkReceipts(b *testing.B) {
 // BenchmarkMarksOfTwo measures a message in a direct chat and the mark of the other person,
 // which is reported to the sender or not, in sixteen chats at once.
 func BenchmarkMarksOfTwo(b *testing.B) {
-	for _, told := range []bool{false, true} {
-		b.Run(fmt.Sprintf("told=%v", told), func(b *testing.B) {
+	for _, receipts := range []bool{false, true} {
+		b.Run(fmt.Sprintf("told=%v", receipts), func(b *testing.B) {
 			const chats = 16
 			users := numbered("u", 2*chats)
-			svc := benchService(b, users, func(c *chat.Config) { c.NoReadReceipts = !told })
+			svc := benchService(b, users, func(c *chat.Config) { c.NoReadReceipts = !receipts })
 			ids := make([]string, chats)
 			for i := range ids {
 				c, err := svc.CreateDirect(b.Context(), chat.CreateDirect{Caller: users[2*i], Other: users[2*i+1]})

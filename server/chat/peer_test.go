@@ -42,14 +42,14 @@ type pair struct {
 	svc *chat.Service
 	id  string
 
-	mu   sync.Mutex
-	told map[string]table.UserChat // the newest of each user
-	n    int                       // calls of the hook
+	mu       sync.Mutex
+	reported map[string]table.UserChat // the newest of each user
+	n        int                       // calls of the hook
 }
 
 func newPair(t *testing.T, st store.Store, sends int, change ...func(*chat.Config)) *pair {
 	t.Helper()
-	p := &pair{harness: newHarness(t, st), told: map[string]table.UserChat{}}
+	p := &pair{harness: newHarness(t, st), reported: map[string]table.UserChat{}}
 	p.svc = p.service("p", st, append(change, p.listen)...)
 	p.users(p.svc, "ann", "bob")
 	c, err := p.svc.CreateDirect(p.ctx, chat.CreateDirect{Caller: "ann", Other: "bob"})
@@ -68,8 +68,8 @@ func (p *pair) listen(c *chat.Config) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.n++
-		if row.Revision >= p.told[row.UserID].Revision {
-			p.told[row.UserID] = row
+		if row.Revision >= p.reported[row.UserID].Revision {
+			p.reported[row.UserID] = row
 		}
 	}
 }
@@ -82,12 +82,12 @@ func (p *pair) mark(user string, sequence int64) {
 }
 
 // expect demands how far somebody knows the other one to have read, in the store and, if
-// told, by the hook.
-func (p *pair) expect(user string, sequence int64, told bool) {
+// reported, by the hook.
+func (p *pair) expect(user string, sequence int64, reported bool) {
 	p.t.Helper()
 	row := p.userChat(user, p.id)
-	if row.PeerReadSequence != sequence || told != (p.told[user] == row) {
-		p.t.Errorf("%s has %+v and was shown %+v, expected %d", user, row, p.told[user], sequence)
+	if row.PeerReadSequence != sequence || reported != (p.reported[user] == row) {
+		p.t.Errorf("%s has %+v and was shown %+v, expected %d", user, row, p.reported[user], sequence)
 	}
 }
 
@@ -110,13 +110,13 @@ func TestMarksReachTheOtherPerson(t *testing.T) {
 		if after != want || after.ChangedAt < before.ChangedAt {
 			t.Errorf("ann's row is %+v, expected %+v", after, want)
 		}
-		if row := p.userChat("bob", p.id); p.told["bob"] != row || row.ReadSequence != 2 || row.PeerReadSequence != 0 {
-			t.Errorf("bob's row is %+v, reported %+v", row, p.told["bob"])
+		if row := p.userChat("bob", p.id); p.reported["bob"] != row || row.ReadSequence != 2 || row.PeerReadSequence != 0 {
+			t.Errorf("bob's row is %+v, reported %+v", row, p.reported["bob"])
 		}
 		p.mark("bob", 1) // nothing goes back
 		p.expect("ann", 2, true)
 		// The process may have died before its receipts: a repetition tells both again.
-		p.told = map[string]table.UserChat{}
+		p.reported = map[string]table.UserChat{}
 		p.mark("bob", 2)
 		p.expect("ann", 2, true)
 		// A message says by itself how far its sender has read; it costs no write.
@@ -135,24 +135,24 @@ func TestMarksReachTheOtherPerson(t *testing.T) {
 }
 
 // A repetition with a request id, and a new id for the same position, tell both again, too.
-func TestRepeatedMarksTellAgain(t *testing.T) {
+func TestRepeatedMarksNotifyAgain(t *testing.T) {
 	p := newPair(t, storetest.NewMemory(time.Now), 3)
 	for _, request := range []string{"r1", "r1", "r2"} {
-		p.told = map[string]table.UserChat{}
+		p.reported = map[string]table.UserChat{}
 		_, err := p.svc.MarkRead(p.ctx, chat.MarkRead{Caller: "bob", ChatID: p.id, Sequence: 3, RequestID: request})
 		if err != nil {
 			t.Fatal(err)
 		}
 		p.expect("ann", 3, true)
-		if p.told["bob"] != p.userChat("bob", p.id) {
-			t.Errorf("%s: reported to bob: %+v", request, p.told["bob"])
+		if p.reported["bob"] != p.userChat("bob", p.id) {
+			t.Errorf("%s: reported to bob: %+v", request, p.reported["bob"])
 		}
 	}
 }
 
 // Nobody is notified while one of the two blocks the other, where an earlier release made the
 // row, or where the installation wants it so.
-func TestWhoIsNotTold(t *testing.T) {
+func TestPeersThatAreNotNotified(t *testing.T) {
 	set := func(name string) func(*pair) {
 		return func(p *pair) {
 			p.t.Helper()
@@ -181,11 +181,11 @@ func TestWhoIsNotTold(t *testing.T) {
 			before := p.userChat("ann", p.id)
 			p.mark("bob", 3)
 			p.mark("bob", 3)
-			if now := p.userChat("ann", p.id); now != before || p.told["ann"].UserID != "" {
-				t.Errorf("ann's row is %+v, reported %+v", now, p.told["ann"])
+			if now := p.userChat("ann", p.id); now != before || p.reported["ann"].UserID != "" {
+				t.Errorf("ann's row is %+v, reported %+v", now, p.reported["ann"])
 			}
-			if row := p.userChat("bob", p.id); row.ReadSequence != 3 || p.told["bob"] != row {
-				t.Errorf("bob's row is %+v, reported %+v", row, p.told["bob"])
+			if row := p.userChat("bob", p.id); row.ReadSequence != 3 || p.reported["bob"] != row {
+				t.Errorf("bob's row is %+v, reported %+v", row, p.reported["bob"])
 			}
 		})
 	}
@@ -208,8 +208,8 @@ type onMark struct {
 }
 
 func (s *onMark) Transact(ctx context.Context, p store.Plan) error {
-	tells := slices.ContainsFunc(p.Writes, func(w store.Write) bool { return w.Name == plan.CondPeer })
-	if f := s.once; f != nil && tells {
+	notifies := slices.ContainsFunc(p.Writes, func(w store.Write) bool { return w.Name == plan.CondPeer })
+	if f := s.once; f != nil && notifies {
 		s.once = nil
 		f()
 	}
@@ -226,8 +226,8 @@ func TestMarksAreDecidedOnPresentRows(t *testing.T) {
 	}
 	archived := true
 	for name, c := range map[string]struct {
-		happens func(p *pair, other *chat.Service)
-		told    int64
+		happens  func(p *pair, other *chat.Service)
+		peerRead int64
 	}{
 		"a block": {func(p *pair, _ *chat.Service) {
 			p.write(store.Update{Set: []store.Attr{{Name: people.AttrBlocks, Value: store.Bool(true)}}})
@@ -261,14 +261,14 @@ func TestMarksAreDecidedOnPresentRows(t *testing.T) {
 				t.Fatal("nothing happened")
 			}
 			row := p.userChat("ann", p.id)
-			if row.PeerReadSequence != c.told || row.Archived != (name == "a setting of the other person") {
-				t.Errorf("ann's row is %+v, expected %d", row, c.told)
+			if row.PeerReadSequence != c.peerRead || row.Archived != (name == "a setting of the other person") {
+				t.Errorf("ann's row is %+v, expected %d", row, c.peerRead)
 			}
-			if c.told > 0 && p.told["ann"] != row {
-				t.Errorf("ann was shown %+v, the row is %+v", p.told["ann"], row)
+			if c.peerRead > 0 && p.reported["ann"] != row {
+				t.Errorf("ann was shown %+v, the row is %+v", p.reported["ann"], row)
 			}
-			if now := p.userChat("bob", p.id); now.ReadSequence < 2 || p.told["bob"].ReadSequence != now.ReadSequence {
-				t.Errorf("bob's row is %+v, reported %+v", now, p.told["bob"])
+			if now := p.userChat("bob", p.id); now.ReadSequence < 2 || p.reported["bob"].ReadSequence != now.ReadSequence {
+				t.Errorf("bob's row is %+v, reported %+v", now, p.reported["bob"])
 			}
 		})
 	}
@@ -291,8 +291,8 @@ func TestBusyPeopleHoldUpNoMark(t *testing.T) {
 	st.once = busy
 	p.mark("bob", 2)
 	p.expect("ann", 2, true)
-	if attempts != 2 || p.told["bob"] != p.userChat("bob", p.id) {
-		t.Errorf("%d attempts, bob was shown %+v", attempts, p.told["bob"])
+	if attempts != 2 || p.reported["bob"] != p.userChat("bob", p.id) {
+		t.Errorf("%d attempts, bob was shown %+v", attempts, p.reported["bob"])
 	}
 	p.check()
 }

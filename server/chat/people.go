@@ -215,7 +215,7 @@ func (s *sharing) read(ctx context.Context) error {
 	return nil
 }
 
-// recent is how many messages of a direct chat are looked at for one of a user.
+// recent is how many messages of a direct chat are checked for one of a user.
 const recent = 100
 
 // takesPart reports whether a user has begun a direct chat, or written one of its last

@@ -203,7 +203,7 @@ func (s *queues) Submit(ctx context.Context, chatID string, c *queuedCommand) (c
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	q.complete(group, outcomes, err)
-	sh.handOver(q)
+	sh.passLead(q)
 	return c.sent, c.err
 }
 
@@ -279,7 +279,7 @@ func (sh *shard) wait(ctx context.Context, q *queuedChat, c *queuedCommand) (lea
 	default:
 		q.queueOf(c).remove(c.Caller, c)
 		if c.state == leading {
-			sh.handOver(q)
+			sh.passLead(q)
 		}
 	}
 	return false, ctx.Err()
@@ -360,9 +360,9 @@ func (c *queuedCommand) finish(sent command.Sent, err error) {
 	}
 }
 
-// handOver passes the lead to the waiter in front, or makes the chat idle. Callers hold
+// passLead passes the lead to the waiter in front, or makes the chat idle. Callers hold
 // the mutex and have the lead.
-func (sh *shard) handOver(q *queuedChat) {
+func (sh *shard) passLead(q *queuedChat) {
 	q.leads = &q.exclusive
 	if q.exclusive.len() == 0 || (q.sends.len() > 0 && !q.lastSends) {
 		q.leads = &q.sends

@@ -54,7 +54,7 @@ func TestLeadIsPassedOn(t *testing.T) {
 		q.exclusive.push("", a)
 		q.exclusive.push("", b)
 		sh.chats = map[string]*queuedChat{"c": q}
-		sh.handOver(q)
+		sh.passLead(q)
 		if a.state != leading {
 			t.Fatal("the first waiter has no lead")
 		}

@@ -20,7 +20,7 @@ import (
 // one transaction: the store's group commit already does that, in fewer syncs.
 //
 // The other person of a direct chat is notified by a write to that person's row: it reaches
-// the devices as every change of a row does. Only marks tell, not messages: devices see
+// the devices as every change of a row does. Only marks notify, not messages: devices see
 // whose message it is, and a message costs no further write.
 
 // maxReads is the number of read positions in a group: a request each, and the row.
@@ -38,11 +38,11 @@ type read struct {
 
 // readGroup is what some read positions of one member in one chat come to.
 type readGroup struct {
-	reads   []*read // those without an outcome
-	seen    []*read // those with an outcome from what was read
-	state   MemberState
-	receipt bool // the row as it was read is to be reported
-	tells   bool // the other person of a direct chat learns how far the member has read
+	reads        []*read // those without an outcome
+	seen         []*read // those with an outcome from what was read
+	state        MemberState
+	receipt      bool // the row as it was read is to be reported
+	notifiesPeer bool // the other person of a direct chat learns how far the member has read
 }
 
 func newReads(s *Service) *groupcommit.Lanes[*read] {
@@ -135,7 +135,7 @@ func (s *Service) loadReads(ctx context.Context, g *readGroup) error {
 	}
 	if !s.cfg.NoReadReceipts && g.state.Row.Peer != "" {
 		blocks, blocked := rows.Barred(member)
-		g.tells = !blocks && !blocked
+		g.notifiesPeer = !blocks && !blocked
 	}
 	g.state.Head = table.HeadFrom(chatID, items[0])
 	for _, r := range slices.Clone(g.reads) {
@@ -174,7 +174,7 @@ func (s *Service) commitReads(ctx context.Context, g *readGroup) {
 		g.answer(nil, g.reads...)
 		return
 	}
-	t := told{late: slices.ContainsFunc(g.reads, func(r *read) bool { return r.again })}
+	t := peerUpdate{late: slices.ContainsFunc(g.reads, func(r *read) bool { return r.again })}
 	if !t.late && highest >= before.ReadSequence {
 		var err error
 		if t.row, err = s.other(ctx, g); err != nil {
@@ -186,16 +186,16 @@ func (s *Service) commitReads(ctx context.Context, g *readGroup) {
 	writes := g.records(make([]store.Write, 0, requests+2), at)
 	after := before
 	if highest > before.ReadSequence {
-		tells := g.tells && (t.late || t.row.UserID != "")
-		row, update := plan.MarkRead(before, highest, at, tells)
-		if after, writes = row, append(writes, update); tells {
+		notifies := g.notifiesPeer && (t.late || t.row.UserID != "")
+		row, update := plan.MarkRead(before, highest, at, notifies)
+		if after, writes = row, append(writes, update); notifies {
 			writes = append(writes, t.write(before, highest, at))
 		}
 	}
 	err := s.commits.Repeat(ctx, writes...)
 	if err == nil {
 		s.cfg.Receipt(after, head)
-		err = s.tell(ctx, g, t)
+		err = s.reportPeer(ctx, g, t)
 	}
 	for _, r := range g.reads {
 		if r.changed = r.changed || conditionError(err) != nil; !r.changed {
@@ -207,28 +207,28 @@ func (s *Service) commitReads(ctx context.Context, g *readGroup) {
 	}
 }
 
-// told is the write to the row of the other person of a direct chat, to whom the read
+// peerUpdate is the write to the row of the other person of a direct chat, to whom the read
 // position of the member is shown.
 //
 // The row is read before it is written, and written only as it was read, so that it is known
 // under which revision it is shown. But it changes with all that its user does: where that
 // was in the way, it is written as it is, and read after that.
-type told struct {
+type peerUpdate struct {
 	row  table.UserChat // as it is shown; empty: there is no such row, or it was not read yet
 	late bool           // it is read once it is written
 }
 
-func (t *told) write(reader table.UserChat, sequence, at int64) (w store.Write) {
+func (t *peerUpdate) write(reader table.UserChat, sequence, at int64) (w store.Write) {
 	if t.late {
-		return plan.TellReadAnyhow(reader, sequence, at)
+		return plan.MarkPeerReadAnyhow(reader, sequence, at)
 	}
-	t.row, w = plan.TellRead(t.row, sequence, at)
+	t.row, w = plan.MarkPeerRead(t.row, sequence, at)
 	return w
 }
 
-// tell reports the row of the user that is notified. After an error a repetition of the mark
+// reportPeer reports the row of the user that is notified. After an error a repetition of the mark
 // reports it.
-func (s *Service) tell(ctx context.Context, g *readGroup, t told) error {
+func (s *Service) reportPeer(ctx context.Context, g *readGroup, t peerUpdate) error {
 	if t.late {
 		var err error
 		if t.row, err = s.other(ctx, g); err == nil && t.row.UserID != "" {
@@ -273,7 +273,7 @@ func (g *readGroup) records(writes []store.Write, at int64) []store.Write {
 // other reads the row of the user to whom the member's read position is shown; an empty row
 // if there is none.
 func (s *Service) other(ctx context.Context, g *readGroup) (table.UserChat, error) {
-	if !g.tells {
+	if !g.notifiesPeer {
 		return table.UserChat{}, nil
 	}
 	peer, chatID := g.state.Row.Peer, g.state.Row.ChatID
@@ -295,7 +295,7 @@ func (s *Service) answerSeen(ctx context.Context, g *readGroup) {
 	err := s.commits.Durable(ctx, nil)
 	if err == nil && g.receipt {
 		s.cfg.Receipt(g.state.Row, g.state.Head)
-		err = s.tell(ctx, g, told{late: true})
+		err = s.reportPeer(ctx, g, peerUpdate{late: true})
 	}
 	if err != nil {
 		fail(g.seen, err)

@@ -23,12 +23,12 @@ type positions struct {
 	// spoil, if given, is a mistake: what becomes of a plan that raises a read position.
 	spoil func(ctx context.Context, p store.Plan, run func(context.Context, store.Plan) error) error
 
-	mu   sync.Mutex
-	rows int              // writes of a read position
-	hold chan struct{}    // if not nil, those wait for it
-	here func(rows int)   // if not nil, is called before that
-	late []func() error   // what a mistake put off
-	told map[string]int64 // the highest revision of each member that was reported
+	mu       sync.Mutex
+	rows     int              // writes of a read position
+	hold     chan struct{}    // if not nil, those wait for it
+	here     func(rows int)   // if not nil, is called before that
+	late     []func() error   // what a mistake put off
+	reported map[string]int64 // the highest revision of each member that was reported
 }
 
 func raises(p store.Plan) bool {
@@ -60,13 +60,13 @@ func (s *positions) Transact(ctx context.Context, p store.Plan) error {
 // readers is a chat of three with twenty messages.
 func readers(t *testing.T) (*harness, *positions, *chat.Service, string) {
 	t.Helper()
-	st := &positions{Store: storetest.NewMemory(time.Now), told: map[string]int64{}}
+	st := &positions{Store: storetest.NewMemory(time.Now), reported: map[string]int64{}}
 	w := newHarness(t, st.Store)
 	svc := w.service("p", st, func(c *chat.Config) {
 		c.Receipt = func(row table.UserChat, _ table.Head) {
 			st.mu.Lock()
 			defer st.mu.Unlock()
-			st.told[row.UserID] = max(st.told[row.UserID], row.Revision)
+			st.reported[row.UserID] = max(st.reported[row.UserID], row.Revision)
 		}
 	})
 	w.users(svc, "ann", "ben", "cat")
@@ -111,9 +111,9 @@ func TestPositionsThatWaitAreWrittenOnce(t *testing.T) {
 	close(st.hold)
 	wg.Wait()
 	row := w.userChat("ben", id)
-	if st.rows != 2 || row.ReadSequence != 12 || st.told["ben"] != row.Revision {
+	if st.rows != 2 || row.ReadSequence != 12 || st.reported["ben"] != row.Revision {
 		t.Errorf("%d writes to position %d, reported %d of revision %d; want 2 writes to 12, all reported", st.rows,
-			row.ReadSequence, st.told["ben"], row.Revision)
+			row.ReadSequence, st.reported["ben"], row.Revision)
 	}
 	again := chat.MarkRead{Caller: "ben", ChatID: id, Sequence: 3, RequestID: "r1"}
 	if out, err := svc.MarkRead(t.Context(), again); err != nil || !out.Replayed {
@@ -203,8 +203,8 @@ func readRound(t *testing.T, seed uint64, spoil func(*positions)) error {
 		_ = late() // whatever it says, the round is over
 	}
 	for _, user := range []string{"ann", "ben", "cat"} {
-		if row := w.userChat(user, id); wrong == nil && st.told[user] < row.Revision && row.Revision > 0 && user != "ann" {
-			wrong = fmt.Errorf("%s: revision %d was not reported, only %d", user, row.Revision, st.told[user])
+		if row := w.userChat(user, id); wrong == nil && st.reported[user] < row.Revision && row.Revision > 0 && user != "ann" {
+			wrong = fmt.Errorf("%s: revision %d was not reported, only %d", user, row.Revision, st.reported[user])
 		}
 	}
 	return wrong

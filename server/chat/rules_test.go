@@ -208,7 +208,7 @@ func TestRowsAndEvents(t *testing.T) {
 
 // L-109: what a commit reports, and so whatever follows from it, finds the
 // store at its version or beyond.
-func TestCommitsAreToldAfterTheStoreHasThem(t *testing.T) {
+func TestCommitsAreReportedAfterTheStoreHasThem(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
 		w := newHarness(t, st)
 		reported := 0

@@ -247,8 +247,8 @@ func put(k store.Key, it store.Item) store.Write {
 
 func remove(k store.Key) store.Write { return store.Write{Op: store.OpDelete, Key: k} }
 
-// place is the location of a finding that is not a row.
-type place string
+// location is the location of a finding that is not a row.
+type location string
 
-// String is the place.
-func (p place) String() string { return string(p) }
+// String is the location.
+func (p location) String() string { return string(p) }

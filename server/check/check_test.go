@@ -26,7 +26,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// What the real packages wrote is clean, and looking at it changes nothing.
+// What the real packages wrote is clean, and checking it changes nothing.
 func TestNothingIsWrong(t *testing.T) {
 	h := fill(t, 10)
 	before := h.rows(t)
@@ -213,7 +213,7 @@ func firstBatch(t *testing.T, o *backend.Offline) (key, value []byte) {
 	return key, value
 }
 
-// A store that lacks what its seal says is looked at, not repaired, and the line names
+// A store that lacks what its seal says is checked, not repaired, and the line names
 // the ways out.
 func TestStoreLacksItsEnd(t *testing.T) {
 	h := fill(t, 10)

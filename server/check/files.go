@@ -20,7 +20,7 @@ const noRepairs = "run check --repair: it builds the store again from what can b
 func (c *checker) files() error {
 	if err := c.Data.Store.Lacks(); err != nil {
 		c.noRepair = noRepairs
-		if err := c.found(DataMissing, place("SEAL"), err.Error(), "the server does not start either"); err != nil {
+		if err := c.found(DataMissing, location("SEAL"), err.Error(), "the server does not start either"); err != nil {
 			return err
 		}
 	}
@@ -39,7 +39,7 @@ func (c *checker) files() error {
 		}
 		if err := raw.Verify(f.Path); err != nil {
 			c.noRepair = noRepairs
-			if err := c.found(FileDamaged, place(f.Path), fmt.Sprintf("it cannot be read as it was written: %.200s", err),
+			if err := c.found(FileDamaged, location(f.Path), fmt.Sprintf("it cannot be read as it was written: %.200s", err),
 				noRepairs); err != nil {
 				return err
 			}
@@ -49,7 +49,7 @@ func (c *checker) files() error {
 	}
 	n, err := c.Data.Raw.Strays()
 	if err == nil && n > 0 {
-		err = c.found(KeyUnknown, place("store"), fmt.Sprintf("%d keys belong to no table", n),
+		err = c.found(KeyUnknown, location("store"), fmt.Sprintf("%d keys belong to no table", n),
 			"a newer version may have written them; they do no harm")
 	}
 	return err
@@ -60,10 +60,10 @@ func (c *checker) logs() error {
 	seen, err := commitlog.Inspect(c.ctx, c.Data.Records, c.progress.row,
 		func(p commitlog.Partition, where, what string) error {
 			if p.OfEventLog() {
-				return c.found(LogDamaged, place(where), what,
+				return c.found(LogDamaged, location(where), what,
 					"readers continue behind it; --repair publishes again what the store has of its events")
 			}
-			return c.found(TopicWrong, place(where), what, "messages cannot be read there, the others can; "+restoreBackup)
+			return c.found(TopicWrong, location(where), what, "messages cannot be read there, the others can; "+restoreBackup)
 		})
 	c.report.Topics, c.report.TopicMessages = seen.Topics, seen.Messages
 	return ignoreCorrupt(err)
@@ -71,10 +71,10 @@ func (c *checker) logs() error {
 
 // published are the events in the log.
 type published struct {
-	seed  maphash.Seed
-	found []uint64 // hashes of their names, sorted
-	since map[kafka.Partition]int64
-	place func(topic, key string) kafka.Partition
+	seed        maphash.Seed
+	found       []uint64 // hashes of their names, sorted
+	since       map[kafka.Partition]int64
+	partitionOf func(topic, key string) kafka.Partition
 }
 
 // nameOf names an event, as references do.
@@ -97,7 +97,7 @@ func (p *published) lacks(e event.Event, id string) bool {
 		return false
 	}
 	md := e.GetMetadata()
-	since := p.since[p.place(event.SpecOf(e).Topic, e.GetChatId())]
+	since := p.since[p.partitionOf(event.SpecOf(e).Topic, e.GetChatId())]
 	return (since == 0 || md.GetEventTime().AsTime().UnixMilli() >= since+trimSlack) &&
 		!p.has(nameOf(e.GetChatId(), md.GetVersion())) && !p.has(id)
 }
@@ -116,7 +116,7 @@ func (c *checker) eventLog() error {
 	if err != nil {
 		return ignoreCorrupt(err) // logs names what is wrong
 	}
-	log := &published{seed: maphash.MakeSeed(), since: map[kafka.Partition]int64{}, place: c.Data.Place}
+	log := &published{seed: maphash.MakeSeed(), since: map[kafka.Partition]int64{}, partitionOf: c.Data.PartitionOf}
 	for _, p := range list {
 		log.since[p.Partition] = p.Since
 		err := c.Data.Events(c.ctx, p, func(chat string, version int64, id string) {

@@ -190,7 +190,7 @@ func (h *harness) checkFrom(t testing.TB, repair bool, backup *harness) ([]check
 }
 
 // rows is all that is stored, as text, but for the rows that a repair cannot make as
-// they were: the generation, marks of the log, and when something was last looked at.
+// they were: the generation, marks of the log, and when something was last checked.
 func (h *harness) rows(t testing.TB) map[string]string {
 	t.Helper()
 	o := h.open(t, false)

@@ -143,7 +143,7 @@ func (p *chats) userRows(o *storedChat, c *derive.Chat) error {
 		want := c.UserChat(user)
 		if it != nil && bad == nil {
 			var d differences
-			if want, d = mended(table.UserChatFrom(user, o.id, it), want, c.Head.Sequence); len(d) > 0 {
+			if want, d = repaired(table.UserChatFrom(user, o.id, it), want, c.Head.Sequence); len(d) > 0 {
 				err = p.found(UserChatWrong, key, d.String(), byRepair, put(key, want.Item()))
 			}
 		} else {
@@ -156,8 +156,8 @@ func (p *chats) userRows(o *storedChat, c *derive.Chat) error {
 	return nil
 }
 
-// mended returns a member's row with the derived fields corrected, and their differences.
-func mended(have, want table.UserChat, last int64) (table.UserChat, differences) {
+// repaired returns a member's row with the derived fields corrected, and their differences.
+func repaired(have, want table.UserChat, last int64) (table.UserChat, differences) {
 	var d differences
 	row := have
 	if have.Role != "" { // rows of earlier releases have none

@@ -46,7 +46,7 @@ func (s *stream) advance() error {
 		case s.row.Key.PK == "":
 			return fmt.Errorf("%s cannot be read further: %w", s.table, s.bad)
 		case errors.Is(s.bad, raw.ErrKey):
-			if err := s.c.found(RowUnreadable, place(fmt.Sprintf("%s/%s", s.table, s.row.Key.PK)), s.bad.Error(),
+			if err := s.c.found(RowUnreadable, location(fmt.Sprintf("%s/%s", s.table, s.row.Key.PK)), s.bad.Error(),
 				"it does no harm, but a program wrote it: "+restoreBackup); err != nil {
 				return err
 			}

@@ -34,7 +34,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
 	"github.com/parley-chat/parley/server/client/bearer"
 	"github.com/parley-chat/parley/server/client/device"
-	place "github.com/parley-chat/parley/server/history"
+	commits "github.com/parley-chat/parley/server/history"
 )
 
 // callTimeout ends a unary call.
@@ -138,7 +138,7 @@ func (c *Client) Create(ctx context.Context, req *chatv1.CreateChatRequest) (*ch
 	if err != nil {
 		return nil, err
 	}
-	said := info.ResponseHeader().Get(place.Header)
+	said := info.ResponseHeader().Get(commits.Header)
 	c.do(func(m *device.Machine) { m.Learn(res.GetChat(), said) })
 	return res.GetChat(), nil
 }
@@ -244,7 +244,7 @@ func (c *Client) step(ctx context.Context, wg *sync.WaitGroup) (time.Duration, e
 			wg.Go(func() {
 				ctx, info := withHistory(ctx, call)
 				res, err := c.call(ctx, call)
-				history := info.ResponseHeader().Get(place.Header)
+				history := info.ResponseHeader().Get(commits.Header)
 				c.do(func(m *device.Machine) { m.Result(call.ID, res, history, failure(err)) })
 			})
 		}
@@ -266,7 +266,7 @@ func (c *Client) step(ctx context.Context, wg *sync.WaitGroup) (time.Duration, e
 func withHistory(ctx context.Context, call device.Call) (context.Context, connect.CallInfo) {
 	ctx, info := connect.NewClientContext(ctx)
 	if call.History != "" {
-		info.RequestHeader().Set(place.Header, call.History)
+		info.RequestHeader().Set(commits.Header, call.History)
 	}
 	return ctx, info
 }

@@ -17,9 +17,9 @@ type Address string
 func AddressOf(group string) Address { return Address(digest(group)) }
 
 // Redriven is the producer of a message that is put back for one group. A partition stores
-// each letter once, whenever it is repeated.
-func Redriven(group, letter string) Producer {
-	return Producer{ID: addressed + digest(group) + "/" + digest(letter), Number: 1}
+// each dead letter once, whenever it is repeated.
+func Redriven(group, deadLetter string) Producer {
+	return Producer{ID: addressed + digest(group) + "/" + digest(deadLetter), Number: 1}
 }
 
 // Address returns the recipient of the batch.

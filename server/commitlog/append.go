@@ -164,7 +164,7 @@ func (w *writing) add(ctx context.Context, appends []Append, i int, d *draft) (A
 		return Appended{}, fmt.Errorf("%w: a gap of %d behind position %d", ErrInvalid, a.Gap, next.end)
 	}
 	d.widen(next.trailing())
-	b := d.place(next.end+a.Gap, next.bytes, producer)
+	b := d.assignPosition(next.end+a.Gap, next.bytes, producer)
 	if known != nil {
 		if err := w.remember(known, a, a.published(b.Base, b.Time, b.Count())); err != nil {
 			return Appended{}, err

@@ -22,7 +22,7 @@ import (
 )
 
 func randomMessage(rng *rand.Rand) *Message {
-	text := func(most int) string { return strings.Repeat("☕", rng.IntN(most)) }
+	text := func(limit int) string { return strings.Repeat("☕", rng.IntN(limit)) }
 	m := &Message{}
 	if rng.IntN(2) == 0 {
 		m.Key = text(200)
@@ -100,7 +100,7 @@ func TestStoredBatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := d.place(41, 0, a.Producer)
+	want := d.assignPosition(41, 0, a.Producer)
 	got, err := parseBatch(d.value, 42)
 	if err != nil || got.Base != 41 || got.End() != 43 || got.Time != want.Time || got.Producer != a.Producer ||
 		!bytes.Equal(got.Bytes(0, 2), want.Bytes(0, 2)) {
@@ -137,7 +137,7 @@ func TestGoldenRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	batch := d.place(1<<40, 1<<33, a.Producer)
+	batch := d.assignPosition(1<<40, 1<<33, a.Producer)
 	published := a.published(batch.Base, batch.Time, batch.Count())
 	producer := CarriedPublished(a.Partition, Published{Producer: "p é", Published: published})
 	hashed := published
@@ -232,7 +232,7 @@ func FuzzParseBatch(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	d.place(0, 0, Producer{})
+	d.assignPosition(0, 0, Producer{})
 	f.Add(d.value, int64(0))
 	f.Fuzz(func(t *testing.T, value []byte, last int64) {
 		b, err := parseBatch(value, last)

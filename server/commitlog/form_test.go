@@ -44,7 +44,7 @@ func placed(t *testing.T, a *Append, base int64) (*Batch, []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.place(base, 1<<33, Producer{}), d.value
+	return d.assignPosition(base, 1<<33, Producer{}), d.value
 }
 
 // A stored batch of records or references is read as it was; with any bit changed, at another

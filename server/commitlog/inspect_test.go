@@ -23,7 +23,7 @@ func TestInspectCountsBytes(t *testing.T) {
 		a := &Append{Partition: id, Records: []record.Record{{Value: []byte("value")}}}
 		d, err := newDraft(a, 1)
 		testkit.Must(t, err)
-		d.place(int64(n), before+wrong, Producer{})
+		d.assignPosition(int64(n), before+wrong, Producer{})
 		before += wrong + storedSize(d.value)
 		if n == 3 {
 			d.value[len(d.value)-1] ^= 1

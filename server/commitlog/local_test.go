@@ -227,9 +227,9 @@ func (c *counting) Seek(ctx context.Context, from, until []byte, descending bool
 	})
 }
 
-// A trim of a great part writes two records and looks at 33 keys, however much it removes,
+// A trim of a great part writes two records and checks 33 keys, however much it removes,
 // one of up to 32 batches removes each, and neither touches another topic or partition; a
-// position at a time looks at few batches.
+// position at a time checks few batches.
 func TestTrimAndSearchAreCheap(t *testing.T) { // HQ-E10 HQ-E12
 	engine := &counting{Records: records.Of(embeddedtest.NewDisk(nil).Open(t, nil))}
 	clock := commitlogtest.NewClock()
@@ -343,7 +343,7 @@ func TestManyProducersAreForgotten(t *testing.T) {
 	clock := commitlogtest.NewClock()
 	log := commitlog.NewLocal(engine, clock.Now)
 	const each = 3000
-	most := 0
+	limit := 0
 	for step := range 12 {
 		var appends []commitlog.Append
 		for n := range each {
@@ -364,10 +364,10 @@ func TestManyProducersAreForgotten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		most = max(most, remembered)
+		limit = max(limit, remembered)
 	}
-	if most > 5*each {
-		t.Errorf("%d producers are remembered, of %d in 24 hours", most, 2*each)
+	if limit > 5*each {
+		t.Errorf("%d producers are remembered, of %d in 24 hours", limit, 2*each)
 	}
 }
 
@@ -431,8 +431,8 @@ func TestMemoryIsFlatOverABacklog(t *testing.T) {
 	if read != total {
 		t.Errorf("read %d messages", read)
 	}
-	if most := max(written, after) - first; most > 16<<20 { // the backlog is 90 MB
-		t.Errorf("the heap grew by %d KB", most>>10)
+	if limit := max(written, after) - first; limit > 16<<20 { // the backlog is 90 MB
+		t.Errorf("the heap grew by %d KB", limit>>10)
 	}
 }
 
@@ -478,11 +478,11 @@ func (f *full) Commit(
 
 // A log has room for the partitions of every topic that can be configured or migrated to.
 func TestPartitionsOfAllTopicsFit(t *testing.T) {
-	for what, most := range map[string]int32{
+	for what, limit := range map[string]int32{
 		"durable topics": topic.MaxPartitions, "migrations": migrate.MaxPartitions,
 	} {
 		log := commitlog.NewLocal(records.Of(embeddedtest.NewDisk(nil).Open(t, nil)), time.Now)
-		last := commitlog.Partition{Topic: 1, Number: most - 1}
+		last := commitlog.Partition{Topic: 1, Number: limit - 1}
 		mustAppend(t, log, last, commitlogtest.Message(1))
 		mustAppend(t, log, home, commitlogtest.Message(2))
 		if err := log.Delete(t.Context(), 1); err != nil {

@@ -51,16 +51,16 @@ func (l *Local) window(ctx context.Context, name producerName) (*producers.Windo
 }
 
 // Producers that have stopped are forgotten some time after all that they published was
-// trimmed, so that their number does not grow for ever. Each trim looks at some, and at more
+// trimmed, so that their number does not grow for ever. Each trim checks some, and at more
 // the more it trims: each position may have had a producer of its own.
 const (
-	producersAtOnce = 1000 // records looked at under the partition's lock
+	producersAtOnce = 1000 // records checked under the partition's lock
 	producersEach   = 2    // for each position that is trimmed
 	producersStay   = 24 * time.Hour
 )
 
-// forgetStopped looks at producers after a trim of so many positions, beyond those that the
-// trim has looked at itself, until all have been.
+// forgetStopped checks producers after a trim of so many positions, beyond those that the
+// trim has checked itself, until all have been.
 func (l *Local) forgetStopped(ctx context.Context, id Partition, trimmed int64) error {
 	for n := trimmed * producersEach / producersAtOnce; n > 0; n-- {
 		wait, err := l.forgetSome(ctx, id)
@@ -93,12 +93,12 @@ func (l *Local) forgetSome(ctx context.Context, id Partition) (wait func() error
 	return l.records.Commit(ctx, removals)
 }
 
-// stopped looks at some producers, from where it ended the last time on, and returns
+// stopped checks some producers, from where it ended the last time on, and returns
 // removals of those that have stopped. The caller holds the partition's lock; start is where
 // the partition begins from now on.
 func (l *Local) stopped(ctx context.Context, p *partition, start int64) (removals []store.Record, err error) {
 	oldest := l.now().Add(-producersStay).UnixMilli()
-	var producer []byte // prefix of the keys of the one that is looked at
+	var producer []byte // prefix of the keys of the one that is checked
 	live, seen := false, 0
 	end := func() {
 		if producer != nil && !live {

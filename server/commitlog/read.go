@@ -133,7 +133,7 @@ func (l *Local) batchAt(ctx context.Context, id Partition, at, end int64) (b *Ba
 	return b, err
 }
 
-// PositionAt implements Reader. It looks at as many batches as halvings lead to one. A
+// PositionAt implements Reader. It checks as many batches as halvings lead to one. A
 // corrupt batch counts as old as the batch that follows it.
 func (l *Local) PositionAt(ctx context.Context, id Partition, t time.Time) (int64, error) {
 	lo, last, end, err := l.view(ctx, id)
@@ -181,7 +181,7 @@ type stamp struct {
 	corrupt    bool // there is something before it that cannot be read
 }
 
-// stampFrom looks at the first batch that can be read, from a position on, below another.
+// stampFrom checks the first batch that can be read, from a position on, below another.
 func (l *Local) stampFrom(ctx context.Context, id Partition, from, below int64) (stamp, error) {
 	s := stamp{last: -1}
 	for from < below {

@@ -48,10 +48,10 @@ func TestSpaceOfWhatIsRemoved(t *testing.T) {
 	fill(kept, 10)
 	fill(gone, 40)
 	const mb = 1_000_000
-	has := func(what string, most int64) {
+	has := func(what string, limit int64) {
 		t.Helper()
 		testkit.Must(t, l.Reclaim(t.Context(), 30*mb))
-		testkit.Eventually(t, what, func() bool { return used(t, dir) < most }) // files go in the background
+		testkit.Eventually(t, what, func() bool { return used(t, dir) < limit }) // files go in the background
 	}
 	for n := int64(1); n <= 20; n++ { // each too small to be worth it
 		testkit.Value(l.Trim(t.Context(), trimmed, n))(t)

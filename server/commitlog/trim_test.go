@@ -11,17 +11,17 @@ import (
 	"github.com/parley-chat/parley/server/store/embedded/records"
 )
 
-// counted counts the keys that are looked at, and the records that are written.
+// counted counts the keys that are checked, and the records that are written.
 type counted struct {
 	store.Records
-	looked, written int
+	seen, written int
 }
 
 func (c *counted) Seek(ctx context.Context, from, to []byte, back bool,
 	f func(key []byte, value func() ([]byte, error)) bool,
 ) error {
 	return c.Records.Seek(ctx, from, to, back, func(key []byte, value func() ([]byte, error)) bool {
-		c.looked++
+		c.seen++
 		return f(key, value)
 	})
 }
@@ -33,7 +33,7 @@ func (c *counted) Commit(
 	return c.Records.Commit(ctx, list, rows...)
 }
 
-// HQ-R5: a trim costs the same for any number of removed messages: it looks at a few batches, and writes where
+// HQ-R5: a trim costs the same for any number of removed messages: it checks a few batches, and writes where
 // the partition begins and one range.
 func TestTrimCostsTheSame(t *testing.T) {
 	c := &counted{Records: records.Of(embeddedtest.NewDisk(nil).Open(t, nil))}
@@ -46,13 +46,13 @@ func TestTrimCostsTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, before := range []int64{1000, 9000} { // 100 batches, then 800
-		c.looked, c.written = 0, 0
+		c.seen, c.written = 0, 0
 		start, err := log.Trim(t.Context(), home, before)
 		if err != nil || start != before {
 			t.Fatal(start, err)
 		}
-		if c.looked > 40 || c.written > 3 {
-			t.Errorf("up to %d: %d batches are looked at, %d records written", before, c.looked, c.written)
+		if c.seen > 40 || c.written > 3 {
+			t.Errorf("up to %d: %d batches are looked at, %d records written", before, c.seen, c.written)
 		}
 	}
 }

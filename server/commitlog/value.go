@@ -159,9 +159,9 @@ func (d *draft) timed() timed {
 	return timesOf(d.value[d.header:], d.ends)
 }
 
-// place gives the draft a position, which makes it a batch. before is the number of bytes of the
+// assignPosition gives the draft a position, which makes it a batch. before is the number of bytes of the
 // batches before it.
-func (d *draft) place(base, before int64, producer Producer) *Batch {
+func (d *draft) assignPosition(base, before int64, producer Producer) *Batch {
 	v := d.value
 	v[0] = versionOf(d.form, d.gap)
 	beforeAt := batchHeader

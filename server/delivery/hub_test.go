@@ -108,7 +108,7 @@ func TestLostRemovalIsRepaired(t *testing.T) {
 }
 
 // A repair announces many changes at once. Those that lie before the chat's first stream
-// are not walked, though the last one is: their targets are looked at all the same.
+// are not walked, though the last one is: their targets are checked all the same.
 func TestRepairOfManyChanges(t *testing.T) {
 	w := newHarness(t, nil)
 	id := w.group(table.All, "alice", "bob")

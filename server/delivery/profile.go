@@ -2,19 +2,19 @@ package delivery
 
 import "github.com/parley-chat/parley/server/delivery/frame"
 
-// profileBatch bounds the chats that are looked at under one hold of the lock: others must
+// profileBatch bounds the chats that are checked under one hold of the lock: others must
 // not wait for a user who has very many.
 const profileBatch = 256
 
-// ProfileChanged tells the user's own streams, and those of people who share one of the
+// ProfileChanged notifies the user's own streams, and those of people who share one of the
 // user's chats, that the user has a newer profile. Each stream is notified once, unless it
 // opens or ends meanwhile; nothing is read for it. It does not wait.
 func (h *Hub) ProfileChanged(user string, version int64, chats []string) {
 	f := frame.Profile(user, version)
-	told := map[*Stream]bool{}
+	notified := map[*Stream]bool{}
 	h.mu.Lock()
 	defer h.unlock()
-	h.tellProfile(h.users[user], f, told)
+	h.sendProfile(h.users[user], f, notified)
 	for i, id := range chats {
 		if i%profileBatch == profileBatch-1 {
 			h.unlock()
@@ -28,17 +28,17 @@ func (h *Hub) ProfileChanged(user string, version int64, chats []string) {
 		for _, a := range cs.subscriptions {
 			members = append(members, a.stream)
 		}
-		h.tellProfile(members, f, told)
+		h.sendProfile(members, f, notified)
 	}
 }
 
-// tellProfile sends a frame to streams that were not notified yet. Callers hold mu.
-func (h *Hub) tellProfile(streams []*Stream, f *frame.Frame, told map[*Stream]bool) {
+// sendProfile sends a frame to streams that were not notified yet. Callers hold mu.
+func (h *Hub) sendProfile(streams []*Stream, f *frame.Frame, notified map[*Stream]bool) {
 	for _, s := range streams {
-		if told[s] || h.streams[s.id] != s {
+		if notified[s] || h.streams[s.id] != s {
 			continue
 		}
-		told[s] = true
+		notified[s] = true
 		h.push(s, f)
 	}
 	h.endOverflowed(streams)

@@ -324,7 +324,7 @@ func TestStreamAheadOfItsHub(t *testing.T) {
 	}
 }
 
-// A look at a stream's part in a chat that fails is repeated, whichever of its reads it
+// A failed read of a stream's part in a chat is repeated, whichever of its reads it
 // was.
 func TestJoinIsTriedAgain(t *testing.T) {
 	for _, which := range []string{"UserChatsOf", "Heads", "Overviews"} {

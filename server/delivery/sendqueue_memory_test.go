@@ -52,8 +52,8 @@ func TestIdleQueueIsSmall(t *testing.T) {
 	if _, err := m.Ack(int64(len(frames)), start); err != nil {
 		t.Fatal(err)
 	}
-	beat := frame.Heartbeat("")
-	m.Heartbeat(beat)
+	heartbeat := frame.Heartbeat("")
+	m.Heartbeat(heartbeat)
 	m.Take(256)
 	if n := max(len(m.queue.items), len(m.unacked.items), cap(m.taken)); n > leastRing+1 {
 		t.Errorf("%d places are kept", n)

@@ -91,7 +91,7 @@ func TestTakeIsBounded(t *testing.T) {
 	}
 }
 
-func TestBeat(t *testing.T) {
+func TestHeartbeat(t *testing.T) {
 	m := newSendQueue(limits())
 	m.Heartbeat(frame.Heartbeat(""))
 	m.Heartbeat(frame.Heartbeat(""))
@@ -191,16 +191,16 @@ func TestSizesStayExact(t *testing.T) {
 // sent: many chats, many frames.
 func TestMemoryOfClientsThatNeverAcknowledge(t *testing.T) {
 	m := newSendQueue(&QueueLimits{Frames: 300, Bytes: 1 << 20})
-	most := uintptr(0)
+	peak := uintptr(0)
 	for i := range int64(10_000) {
 		m.Push(queuedMessage(fmt.Sprint("chat", i%5000), i+1))
 		if i%256 == 0 {
 			m.Take(256)
 		}
-		most = max(most, unsafe.Sizeof(*m)+uintptr(cap(m.unacked.items))*unsafe.Sizeof(sent{}))
+		peak = max(peak, unsafe.Sizeof(*m)+uintptr(cap(m.unacked.items))*unsafe.Sizeof(sent{}))
 	}
-	if most > 16_000 {
-		t.Errorf("%d bytes are held", most)
+	if peak > 16_000 {
+		t.Errorf("%d bytes are held", peak)
 	}
 	if m.size != m.unacked.len()*queuedMessage("c", 1).Size() {
 		t.Errorf("%d frames of %d bytes are remembered", m.unacked.len(), m.size)

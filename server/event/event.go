@@ -174,7 +174,7 @@ type Metadata struct {
 	At     time.Time
 	Origin Origin
 	Cause  Cause
-	// Version and MembershipVersion are the event's place in its chat.
+	// Version and MembershipVersion are the event's position in its chat.
 	Version           int64
 	MembershipVersion int64
 }

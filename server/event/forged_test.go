@@ -86,7 +86,7 @@ func TestSec_S_42_ForgedRecords(t *testing.T) {
 func schemaOnly(value []byte) []byte { return slices.Clone(value[:6]) }
 
 // Why a record is no event says nothing of what it has: the reason goes to logs and dead letters (S-38).
-func TestSec_S_38_ReasonsTellNoContent(t *testing.T) {
+func TestSec_S_38_ReasonsHaveNoContent(t *testing.T) {
 	ids := map[string]int{}
 	for n, s := range Specs() {
 		ids[s.Type] = n + 1

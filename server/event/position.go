@@ -4,7 +4,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Position is an event's place in its chat's history.
+// Position is an event's position in its chat's history.
 type Position struct {
 	Generation        string
 	Version           int64 // of the chat, with the event

@@ -40,8 +40,8 @@ func du(t *testing.T, dir string) (n int64) {
 func TestDiskSpace(t *testing.T) {
 	const size = 400_000 // of a record
 	racetest.SkipSerial(t)
-	for kind, share := range map[kafka.Kind]int64{kafka.Letters: 8 << 20, kafka.Searches: 16 << 20,
-		kafka.SearchLetters: 4 << 20} {
+	for kind, share := range map[kafka.Kind]int64{kafka.DeadLetterKind: 8 << 20, kafka.Searches: 16 << 20,
+		kafka.SearchDeadLetterKind: 4 << 20} {
 		for _, c := range []struct {
 			name           string
 			running, young bool
@@ -62,7 +62,7 @@ func TestDiskSpace(t *testing.T) {
 				before := du(t, dir)
 				rng := rand.NewChaCha8([32]byte{})
 				room := testkit.Value(l.Trim(t.Context()))(t)[kind]
-				refused, most := 0, int64(0)
+				refused, limit := 0, int64(0)
 				for n := int64(0); n < 4*share; n += size {
 					value := make([]byte, size)
 					_, _ = rng.Read(value)
@@ -80,12 +80,12 @@ func TestDiskSpace(t *testing.T) {
 							now = now.Add(time.Minute + time.Second)
 						}
 						room = testkit.Value(l.Trim(t.Context()))(t)[kind]
-						most = max(most, l.Bytes())
+						limit = max(limit, l.Bytes())
 					}
 				}
-				if most > share+2*size || l.Bytes() > share+2*size || c.running && l.LostToReaders() > 0 ||
+				if limit > share+2*size || l.Bytes() > share+2*size || c.running && l.LostToReaders() > 0 ||
 					!c.running && !(c.young && kind == kafka.Searches) && l.LostToReaders() == 0 {
-					t.Errorf("%d bytes at most, %d now; readers have lost %d", most, l.Bytes(), l.LostToReaders())
+					t.Errorf("%d bytes at most, %d now; readers have lost %d", limit, l.Bytes(), l.LostToReaders())
 				}
 				// Beside the share: what was removed since space was given back last, and the engine's own logs.
 				// Files go in the background.

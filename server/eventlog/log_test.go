@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	chatsTopic  = "chats"
-	searchTopic = "search"
-	letterTopic = "letters"
+	chatsTopic      = "chats"
+	searchTopic     = "search"
+	deadLetterTopic = "letters"
 )
 
 // topicsOf are the topics of tests.
@@ -35,7 +35,7 @@ func topicsOf() []kafka.Topic {
 	return []kafka.Topic{
 		{Name: chatsTopic, Partitions: 4, Kind: kafka.Chats, Readers: []string{"readers"}},
 		{Name: searchTopic, Partitions: 2, Kind: kafka.Searches},
-		{Name: letterTopic, Partitions: 1, Kind: kafka.Letters, Readers: []string{"readers"}},
+		{Name: deadLetterTopic, Partitions: 1, Kind: kafka.DeadLetterKind, Readers: []string{"readers"}},
 	}
 }
 
@@ -357,7 +357,7 @@ func TestTopics(t *testing.T) {
 	before := x.Topics()
 	testkit.Equal(t, "topics", len(before), 3)
 	testkit.Must(t, x.Add(t.Context(), kafka.Topic{Name: "more", Partitions: 1000, Kind: kafka.Chats}))
-	testkit.Must(t, x.Add(t.Context(), kafka.Topic{Name: "more", Partitions: 1000, Kind: kafka.Letters}))
+	testkit.Must(t, x.Add(t.Context(), kafka.Topic{Name: "more", Partitions: 1000, Kind: kafka.DeadLetterKind}))
 	for _, err := range []error{
 		x.Add(t.Context(), kafka.Topic{Name: "more", Partitions: 999}),
 		func() error {
@@ -373,7 +373,7 @@ func TestTopics(t *testing.T) {
 	}
 	testkit.Must(t, x.Publish(t.Context(), []Publication{{Records: []*kafka.Record{plain("more", 999, "v")}}}))
 	after := x.Topics()
-	if len(before) != 3 || len(after) != 4 || after[3].Kind != kafka.Letters {
+	if len(before) != 3 || len(after) != 4 || after[3].Kind != kafka.DeadLetterKind {
 		t.Errorf("%+v, then %+v", before, after)
 	}
 	x.SetReaders([]kafka.Topic{{Name: chatsTopic}, {Name: "none"}})

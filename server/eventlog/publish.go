@@ -23,7 +23,7 @@ type Publication struct {
 	// Last is the version of the last of these events.
 	Last int64
 	// Records have Topic and Partition. Publish sets Offset and, if it is zero, Timestamp. They belong
-	// to the log afterwards: it hands them to readers, and nothing may change them.
+	// to the log afterwards: it passes them to readers, and nothing may change them.
 	Records []*kafka.Record
 }
 

@@ -229,8 +229,8 @@ func (t *trim) retain(ctx context.Context, c *cut) {
 		}
 		t.advance(ctx, c, min(to, c.read))
 	}
-	if most := setting(c.topic, "retention.bytes"); most > 0 && c.bytes > most {
-		to, err := log.PositionOf(ctx, c.part.id, c.first.Before+c.bytes-most/100*trimTo)
+	if limit := setting(c.topic, "retention.bytes"); limit > 0 && c.bytes > limit {
+		to, err := log.PositionOf(ctx, c.part.id, c.first.Before+c.bytes-limit/100*trimTo)
 		if err != nil {
 			t.fail(c.part, err)
 		}

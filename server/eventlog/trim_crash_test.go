@@ -21,7 +21,7 @@ import (
 func lossRound(t *testing.T, seed uint64) error {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 9))
-	letters := kafka.Partition{Topic: letterTopic}
+	deadLetters := kafka.Partition{Topic: deadLetterTopic}
 	x := &rig{disk: embeddedtest.NewDisk(runtime.Gosched)}
 	set := func(c *Config) {
 		c.Log = commitlog.NewLocal(records.Of(x.store), c.Clock)
@@ -43,7 +43,7 @@ func lossRound(t *testing.T, seed uint64) error {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for !step() {
-				p := Publication{Records: []*kafka.Record{plain(letterTopic, 0, string(make([]byte, 1000)))}}
+				p := Publication{Records: []*kafka.Record{plain(deadLetterTopic, 0, string(make([]byte, 1000)))}}
 				if err := x.Publish(t.Context(), []Publication{p}); err != nil {
 					t.Error(err)
 				}
@@ -59,7 +59,7 @@ func lossRound(t *testing.T, seed uint64) error {
 		wg.Wait()
 		x = &rig{disk: left}
 		x.open(t, set)
-		if err := x.checkLedger(t.Context(), letters); err != nil {
+		if err := x.checkLedger(t.Context(), deadLetters); err != nil {
 			return fmt.Errorf("loss %d: %w", loss, err)
 		}
 	}

@@ -29,7 +29,7 @@ type trimmed struct {
 	asks      error
 }
 
-const searchLetterTopic = "search.dlq"
+const searchDeadLetterTopic = "search.dlq"
 
 func newTrimmed(t *testing.T) *trimmed {
 	t.Helper()
@@ -45,7 +45,7 @@ func newTrimmed(t *testing.T) *trimmed {
 }
 
 func (x *trimmed) set(c *Config) {
-	c.Topics = append(topicsOf(), kafka.Topic{Name: searchLetterTopic, Partitions: 1, Kind: kafka.SearchLetters})
+	c.Topics = append(topicsOf(), kafka.Topic{Name: searchDeadLetterTopic, Partitions: 1, Kind: kafka.SearchDeadLetterKind})
 	for i := range c.Topics {
 		c.Topics[i].Configs = map[string]string{"retention.ms": "3600000", "retention.bytes": "1073741824"}
 	}
@@ -142,20 +142,20 @@ func TestTrimBySize(t *testing.T) {
 func TestTrimTakesTheOldestFirst(t *testing.T) {
 	x := newTrimmed(t)
 	zero, one := kafka.Partition{Topic: searchTopic}, kafka.Partition{Topic: searchTopic, ID: 1}
-	chats, letters := kafka.Partition{Topic: chatsTopic}, kafka.Partition{Topic: letterTopic}
+	chats, deadLetters := kafka.Partition{Topic: chatsTopic}, kafka.Partition{Topic: deadLetterTopic}
 	x.fill(t, chats, 1500) // more than the cap, and not read
-	x.fill(t, letters, 100)
+	x.fill(t, deadLetters, 100)
 	x.fill(t, zero, 150)
 	x.fill(t, one, 100)
 	x.now = x.now.Add(2 * time.Minute)
 	room := x.trim(t)
-	if start := x.start(t, zero); start < 15 || start > 35 || x.start(t, one) != 0 || x.start(t, letters) != 0 ||
+	if start := x.start(t, zero); start < 15 || start > 35 || x.start(t, one) != 0 || x.start(t, deadLetters) != 0 ||
 		x.start(t, chats) != 0 {
-		t.Errorf("starts %d and %d; letters %d; chats %d", start, x.start(t, one), x.start(t, letters), x.start(t, chats))
+		t.Errorf("starts %d and %d; letters %d; chats %d", start, x.start(t, one), x.start(t, deadLetters), x.start(t, chats))
 	}
 	within := func(n int64) bool { return n >= 20_000 && n <= 32_000 }
-	if !within(room[kafka.Searches]) || !within(room[kafka.Letters]) ||
-		room[kafka.SearchLetters] != 64<<10 || room[kafka.Chats] < 1<<50 {
+	if !within(room[kafka.Searches]) || !within(room[kafka.DeadLetterKind]) ||
+		room[kafka.SearchDeadLetterKind] != 64<<10 || room[kafka.Chats] < 1<<50 {
 		t.Errorf("room %v", room)
 	}
 	if n := x.Bytes(); n < 1_840_000 || n > 1_950_000 {
@@ -181,7 +181,7 @@ func TestYoungSearchEventsStay(t *testing.T) {
 	large = plain(search.Topic, 1, string(make([]byte, 700_000)))
 	testkit.Must(t, x.Publish(t.Context(), []Publication{{Records: []*kafka.Record{large}}}))
 	x.now = x.now.Add(20 * time.Second)
-	if room := x.trim(t); room[kafka.Searches] > 0 || room[kafka.Chats] <= 0 || room[kafka.Letters] <= 0 {
+	if room := x.trim(t); room[kafka.Searches] > 0 || room[kafka.Chats] <= 0 || room[kafka.DeadLetterKind] <= 0 {
 		t.Errorf("room %v", room)
 	}
 	start := x.start(t, search)
@@ -199,21 +199,21 @@ func TestYoungSearchEventsStay(t *testing.T) {
 // oldest, and says so in a line, in a number, and in a ledger that outlives them.
 func TestStoppedReaderIsGivenUp(t *testing.T) {
 	x := newTrimmed(t)
-	letters := kafka.Partition{Topic: letterTopic}
-	x.committed[letters] = 2
-	x.fill(t, letters, 122) // of 128 KiB, and more than a trim would leave
+	deadLetters := kafka.Partition{Topic: deadLetterTopic}
+	x.committed[deadLetters] = 2
+	x.fill(t, deadLetters, 122) // of 128 KiB, and more than a trim would leave
 	x.trim(t)
-	testkit.Equal(t, "start below the share", x.start(t, letters), 2)
+	testkit.Equal(t, "start below the share", x.start(t, deadLetters), 2)
 	testkit.Equal(t, "lost below the share", x.LostToReaders(), 0)
-	end := x.fill(t, letters, 262)
-	if room := x.trim(t); room[kafka.Letters] <= 0 {
+	end := x.fill(t, deadLetters, 262)
+	if room := x.trim(t); room[kafka.DeadLetterKind] <= 0 {
 		t.Errorf("room %v", room)
 	}
-	start := x.start(t, letters)
+	start := x.start(t, deadLetters)
 	if kept := end - start; kept < 105 || kept > 120 {
 		t.Errorf("%d records stay", kept)
 	}
-	want := GivenUp{Group: "readers", Partition: letters, From: 2, To: start, Records: start - 2, At: x.now}
+	want := GivenUp{Group: "readers", Partition: deadLetters, From: 2, To: start, Records: start - 2, At: x.now}
 	check := func() {
 		t.Helper()
 		list := testkit.Value(x.GivenUp(t.Context()))(t)
@@ -227,21 +227,21 @@ func TestStoppedReaderIsGivenUp(t *testing.T) {
 	if s := x.lines.String(); strings.Count(s, "given up") != 1 || !strings.Contains(s, line) || !strings.Contains(s, "group=readers") {
 		t.Errorf("%q is not in %s", line, s)
 	}
-	x.fill(t, letters, 50) // the range grows
+	x.fill(t, deadLetters, 50) // the range grows
 	x.trim(t)
-	want.To, want.At = x.start(t, letters), x.now
+	want.To, want.At = x.start(t, deadLetters), x.now
 	want.Records = want.To - 2
 	x.reopen(t, x.set)
 	check()
-	x.committed[letters] = want.To + 20 // it reads again, and stops again
-	x.fill(t, letters, 150)
+	x.committed[deadLetters] = want.To + 20 // it reads again, and stops again
+	x.fill(t, deadLetters, 150)
 	x.trim(t)
-	want.From, want.To, want.At = want.To+20, x.start(t, letters), x.now
+	want.From, want.To, want.At = want.To+20, x.start(t, deadLetters), x.now
 	want.Records = want.To - want.From
 	check()
 	testkit.Equal(t, "ranges", len(testkit.Value(x.GivenUp(t.Context()))(t)), 2)
-	x.SetReaders([]kafka.Topic{{Name: letterTopic}}) // without readers nobody loses anything
-	x.fill(t, letters, 150)
+	x.SetReaders([]kafka.Topic{{Name: deadLetterTopic}}) // without readers nobody loses anything
+	x.fill(t, deadLetters, 150)
 	x.trim(t)
 	check()
 	testkit.Equal(t, "chats that wait", x.start(t, kafka.Partition{Topic: chatsTopic}), 0)
@@ -346,13 +346,13 @@ func (u unwritable) BatchWrite(context.Context, []store.Write) error { return u.
 func TestTrimAfterErrors(t *testing.T) {
 	x := newTrimmed(t)
 	broken := errors.New("broken")
-	letters, search := kafka.Partition{Topic: letterTopic}, kafka.Partition{Topic: searchTopic}
-	x.fill(t, letters, 200)
+	deadLetters, search := kafka.Partition{Topic: deadLetterTopic}, kafka.Partition{Topic: searchTopic}
+	x.fill(t, deadLetters, 200)
 	x.fill(t, search, 400)
 	x.now = x.now.Add(2 * time.Minute)
 	x.ledger.store = unwritable{x.store, broken}
 	room, err := x.Trim(t.Context())
-	if !errors.Is(err, broken) || room[kafka.Letters] > -60_000 || room[kafka.Searches] <= 0 || x.start(t, letters) != 0 ||
+	if !errors.Is(err, broken) || room[kafka.DeadLetterKind] > -60_000 || room[kafka.Searches] <= 0 || x.start(t, deadLetters) != 0 ||
 		x.start(t, search) == 0 {
 		t.Errorf("without a ledger: room %v, %v", room, err)
 	}
@@ -363,12 +363,12 @@ func TestTrimAfterErrors(t *testing.T) {
 	x.now = x.now.Add(2 * time.Minute)
 	before := x.start(t, search)
 	room, err = x.Trim(t.Context())
-	if !errors.Is(err, broken) || room == nil || room[kafka.Searches] <= 0 || x.start(t, letters) != 0 ||
+	if !errors.Is(err, broken) || room == nil || room[kafka.Searches] <= 0 || x.start(t, deadLetters) != 0 ||
 		x.start(t, search) <= before {
 		t.Errorf("without offsets: room %v, %v", room, err)
 	}
 	x.asks = nil
-	if room := x.trim(t); room[kafka.Letters] <= 0 || x.start(t, letters) == 0 {
+	if room := x.trim(t); room[kafka.DeadLetterKind] <= 0 || x.start(t, deadLetters) == 0 {
 		t.Errorf("afterwards: room %v", room)
 	}
 	testkit.Must(t, x.store.Close())
@@ -382,9 +382,9 @@ func TestTrimAfterErrors(t *testing.T) {
 // ledger is bounded, and keeps how many records were lost.
 func TestLedger(t *testing.T) {
 	x := newRig(t, nil)
-	letters := kafka.Partition{Topic: letterTopic}
+	deadLetters := kafka.Partition{Topic: deadLetterTopic}
 	loss := func(group string, from, to int64) []GivenUp {
-		return []GivenUp{{Group: group, Partition: letters, From: from, To: to, Records: to - from, At: time.UnixMilli(to)}}
+		return []GivenUp{{Group: group, Partition: deadLetters, From: from, To: to, Records: to - from, At: time.UnixMilli(to)}}
 	}
 	for _, l := range [][]GivenUp{loss("a", 0, 10), loss("b", 0, 5), loss("a", 0, 10), loss("a", 0, 8), loss("a", 5, 12),
 		loss("a", 12, 20), loss("a", 30, 40)} {

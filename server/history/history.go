@@ -1,7 +1,7 @@
-// Package history has the form in which calls and answers name a place in the history of a store
-// ([store.History]): a header of both. Servers and clients share it.
+// Package history has the form in which calls and answers name a commit in the history of a
+// store ([store.History]): a header of both. Servers and clients share it.
 //
-// It owns the name and the form. It does not own what follows from a place, and knows no store.
+// It owns the name and the form. It does not own what follows from a commit, and knows no store.
 //
 // Concurrency: values only.
 package history
@@ -11,18 +11,18 @@ import (
 	"strings"
 )
 
-// Header has the place up to which a client was shown the history, in requests, or up to which an
-// answer may show it.
+// Header has the commit up to which a client was shown the history, in requests, or up to which
+// an answer may show it.
 const Header = "Parley-History"
 
-// Place is a commit of a generation. The zero value is no place.
-type Place struct {
+// Commit is a commit of a generation. The zero value is no commit.
+type Commit struct {
 	Generation string
 	Commit     int64
 }
 
-// String is the place as Header has it; empty for no place.
-func (p Place) String() string {
+// String is the commit as Header has it; empty for no commit.
+func (p Commit) String() string {
 	if p.Generation == "" {
 		return ""
 	}
@@ -30,11 +30,11 @@ func (p Place) String() string {
 }
 
 // Parse reads what String wrote. It reports false for what is not of that form.
-func Parse(s string) (Place, bool) {
+func Parse(s string) (Commit, bool) {
 	generation, number, _ := strings.Cut(s, "-")
 	commit, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || commit < 0 {
-		return Place{}, false
+		return Commit{}, false
 	}
-	return Place{generation, commit}, true
+	return Commit{generation, commit}, true
 }

@@ -17,11 +17,11 @@ func TestClientSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer relay.Close()
-	letters, err := NewProducer(addr)
+	deadLetters, err := NewProducer(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer letters.Close()
+	defer deadLetters.Close()
 	s, err := NewSession(SessionConfig{Addr: addr, Group: "g", Topics: []string{ChatsCreated},
 		Assigned: func([]Partition) {}, Gone: func([]Partition, bool) {}})
 	if err != nil {
@@ -34,7 +34,7 @@ func TestClientSettings(t *testing.T) {
 			t.Errorf("%v, not %v", got, want)
 		}
 	}
-	for _, c := range []*kgo.Client{relay, letters} {
+	for _, c := range []*kgo.Client{relay, deadLetters} {
 		want(c, kgo.RequiredAcks, kgo.AllISRAcks())
 		want(c, kgo.DisableIdempotentWrite, false)
 		want(c, kgo.AllowIdempotentProduceCancellation, false)

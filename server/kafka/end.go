@@ -10,7 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/infra/wait"
 )
 
-// knownPause is between two looks whether the client knows partitions.
+// knownPause is between two checks whether the client knows partitions.
 const knownPause = time.Millisecond
 
 // EndTransaction ends a client's transaction in which these records were acknowledged.

@@ -48,16 +48,16 @@ func TestProduceOnTheWire(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer relay.Close()
-	letters, err := NewProducer(addr)
+	deadLetters, err := NewProducer(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer letters.Close()
+	defer deadLetters.Close()
 	value := make([]byte, 4096) // worth compressing
 	if err := Transact(limited(t), relay, []*Record{{Topic: ChatsCreated, Partition: 3, Value: value}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := Publish(limited(t), letters, &Record{Topic: DeadLetters, Partition: 5, Value: value}); err != nil {
+	if err := Publish(limited(t), deadLetters, &Record{Topic: DeadLetters, Partition: 5, Value: value}); err != nil {
 		t.Fatal(err)
 	}
 	mu.Lock()
@@ -70,7 +70,7 @@ func TestProduceOnTheWire(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	for name, c := range map[string]*kgo.Client{"relay": relay, "dead letters": letters} {
+	for name, c := range map[string]*kgo.Client{"relay": relay, "dead letters": deadLetters} {
 		size := c.OptValue(kgo.ProducerBatchMaxBytes).(int32)
 		if size < 65_536 || size < 256<<10 || size > 1_048_588 { // K-065, the largest event, and what topics take
 			t.Errorf("%s: a batch holds %d bytes", name, size)

@@ -52,7 +52,7 @@ func (p Partition) Compare(q Partition) int {
 	return cmp.Or(cmp.Compare(p.Topic, q.Topic), cmp.Compare(p.ID, q.ID))
 }
 
-// Position is the place before a record of a partition.
+// Position is the position before a record of a partition.
 type Position struct {
 	Partition
 	Offset int64

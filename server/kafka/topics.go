@@ -33,14 +33,14 @@ type Kind uint8
 
 // The kinds of topics.
 const (
-	Chats         Kind = iota + 1 // events of chats; only these topics are migrated
-	Letters                       // records that a consumer could not handle
-	Searches                      // search events
-	SearchLetters                 // search events that their topic refused
+	Chats                Kind = iota + 1 // events of chats; only these topics are migrated
+	DeadLetterKind                       // records that a consumer could not handle
+	Searches                             // search events
+	SearchDeadLetterKind                 // search events that their topic refused
 )
 
 // Kinds lists all kinds, events of chats first.
-func Kinds() []Kind { return []Kind{Chats, Letters, Searches, SearchLetters} }
+func Kinds() []Kind { return []Kind{Chats, DeadLetterKind, Searches, SearchDeadLetterKind} }
 
 // shares is the number of parts that the cap of the event log in the store has.
 const shares = 16
@@ -57,10 +57,10 @@ var limits = [...]struct {
 	// have it before it is trimmed.
 	kept time.Duration
 }{
-	Chats:         {},
-	Letters:       {share: 2},
-	Searches:      {share: 4, kept: time.Minute},
-	SearchLetters: {share: 1},
+	Chats:                {},
+	DeadLetterKind:       {share: 2},
+	Searches:             {share: 4, kept: time.Minute},
+	SearchDeadLetterKind: {share: 1},
 }
 
 // Share is how many bytes of a log with a cap a kind may use.
@@ -117,7 +117,7 @@ func Topics() []Topic {
 	}
 	of := func(kind Kind, t Topic, readers ...string) Topic {
 		t.Kind, t.Readers = kind, readers
-		if kind == Letters || kind == SearchLetters {
+		if kind == DeadLetterKind || kind == SearchDeadLetterKind {
 			t.Configs["retention.ms"] = days30
 		}
 		return t
@@ -126,11 +126,11 @@ func Topics() []Topic {
 		of(Chats, event(MessagesPersisted, 64, "107374182400"), FanoutGroup, ProjectorGroup),
 		of(Chats, event(MembershipsChanged, 16, "10737418240"), FanoutGroup),
 		of(Chats, event(ChatsCreated, 16, "10737418240"), FanoutGroup),
-		of(Letters, event(DeadLetters, 8, "53687091200"), ProjectorGroup),
+		of(DeadLetterKind, event(DeadLetters, 8, "53687091200"), ProjectorGroup),
 	}
 	for _, name := range SearchTopics {
 		list = append(list, of(Searches, event(name, SearchPartitions, "26843545600")),
-			of(SearchLetters, event(name+SearchDeadLetters, 1, "1073741824")))
+			of(SearchDeadLetterKind, event(name+SearchDeadLetters, 1, "1073741824")))
 	}
 	return list
 }

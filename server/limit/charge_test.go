@@ -106,7 +106,7 @@ func TestReturn(t *testing.T) {
 	in.nodes[0].Return(limit.Cost{Rule: "made up", Key: "u", Cost: 1}) // is nothing
 }
 
-// Who looks at a limit sees what all processes have let through, and takes nothing.
+// A caller that reads a limit sees what all processes have let through, and takes nothing.
 func TestPeek(t *testing.T) {
 	both(t, "invite=1/h:4,send=1/h:60,subscribe=off", func(t *testing.T, in *installation) {
 		peek := func(i int, name limit.Name) limit.Decision {
@@ -173,7 +173,7 @@ func TestRefusedWhileAwayCostsNothing(t *testing.T) {
 	}
 }
 
-// silent is a place of buckets that swallows calls, until it answers.
+// silent is a store of buckets that swallows calls, until it answers.
 type silent struct {
 	calls   atomic.Int64
 	answers chan struct{} // closed: it does
@@ -245,7 +245,7 @@ func TestAwayIsForgotten(t *testing.T) {
 	}
 }
 
-// late is a place of buckets that answers the first call when it is asked to, and fails.
+// late is a store of buckets that answers the first call when it is asked to, and fails.
 type late struct {
 	calls atomic.Int64
 	first chan struct{}

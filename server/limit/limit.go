@@ -68,7 +68,7 @@ type Decision struct {
 	Remaining int
 }
 
-// Shared is a place of buckets for all processes of an installation.
+// Shared is a store of buckets for all processes of an installation.
 type Shared interface {
 	// Take charges done, which has been let through already, and cost if there is room for
 	// it. A done below 0 is refunded. full is the time from now until the bucket is full again.

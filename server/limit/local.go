@@ -105,24 +105,24 @@ func (l *local) take(k bucketKey, r rule, now int64, cost int, shared bool) (d D
 	return decide(r, time.Duration(charged-now), cost, true), ask
 }
 
-// sample is how many keys are looked at where there is no room for another one.
+// sample is how many keys are checked where there is no room for another one.
 const sample = 32
 
-// room makes room for a key, and reports whether there is some. It looks at a few keys, in no
+// room makes room for a key, and reports whether there is some. It checks a few keys, in no
 // order, and forgets those whose buckets are full; if none is, a key of an open rule whose
 // bucket is full soonest, which loses least. A key that is not counted is nothing that a closed
 // rule may allow.
 func room(buckets map[bucketKey]bucket, now int64, closed bool) bool {
-	looked, found := 0, false
+	checked, found := 0, false
 	var least bucketKey
 	for k, b := range buckets {
 		if b.full <= now {
 			delete(buckets, k)
 			found = true
-		} else if looked == 0 || b.full < buckets[least].full {
+		} else if checked == 0 || b.full < buckets[least].full {
 			least = k
 		}
-		if looked++; looked == sample {
+		if checked++; checked == sample {
 			break
 		}
 	}

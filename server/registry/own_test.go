@@ -88,9 +88,9 @@ func TestOwnSchemasHangOnNothing(t *testing.T) {
 // what a deployment registered, under the same ids, also if it was deleted softly since.
 func TestFindOwn(t *testing.T) {
 	r := New(storetest.NewMemory(time.Now))
-	letters := Message{Topic: "dead_letters", Proto: &eventv1.DeadLetter{}}
+	deadLetters := Message{Topic: "dead_letters", Proto: &eventv1.DeadLetter{}}
 	var missing *MissingError
-	if _, err := r.FindOwn(t.Context(), letters); !errors.As(err, &missing) {
+	if _, err := r.FindOwn(t.Context(), deadLetters); !errors.As(err, &missing) {
 		t.Fatalf("an empty registry: %v", err)
 	}
 	for v, err := range r.List(t.Context(), ListOptions{Deleted: true}) {
@@ -99,17 +99,17 @@ func TestFindOwn(t *testing.T) {
 	if _, err := r.Events(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.FindOwn(t.Context(), letters); !errors.As(err, &missing) ||
+	if _, err := r.FindOwn(t.Context(), deadLetters); !errors.As(err, &missing) ||
 		missing.Subject != "parley/event/v1/dead_letter_metadata.proto" {
 		t.Fatalf("without dead letters: %v", err)
 	}
-	want, err := r.RegisterOwn(t.Context(), letters)
+	want, err := r.RegisterOwn(t.Context(), deadLetters)
 	if err != nil {
 		t.Fatal(err)
 	}
 	same := func() {
 		t.Helper()
-		got, err := r.FindOwn(t.Context(), letters)
+		got, err := r.FindOwn(t.Context(), deadLetters)
 		if err != nil || !maps.Equal(got.Events, want.Events) || len(got.Messages) != 1 ||
 			got.Messages[0] != want.Messages[0] {
 			t.Fatalf("%+v, want %+v, %v", got, want, err)
@@ -124,7 +124,7 @@ func TestFindOwn(t *testing.T) {
 	if _, err := r.DeleteSubject(t.Context(), subject, true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.FindOwn(t.Context(), letters); !errors.As(err, &missing) || missing.Subject != subject {
+	if _, err := r.FindOwn(t.Context(), deadLetters); !errors.As(err, &missing) || missing.Subject != subject {
 		t.Errorf("deleted for good: %v", err)
 	}
 }

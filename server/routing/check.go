@@ -26,7 +26,7 @@ func (temporary) Is(target error) bool { return target == ErrUnavailable }
 
 // Check runs each kind of command that this package sends to Redis once, under the
 // prefix, so that wrong settings and missing permissions show at the start. It retries
-// until ctx ends where that may help. Errors are one line that says what to look at; they
+// until ctx ends where that may help. Errors are one line that says what to check; they
 // are ErrUnavailable if more time may help.
 func (r *Redis) Check(ctx context.Context) error {
 	err, final := wait.UntilReady(ctx, retryPause, r.runAll, r.explain)

@@ -56,8 +56,8 @@ func (h *holder) register(user string) func() {
 	return release
 }
 
-// beats lets renewals happen as Run would.
-func (h *holder) beats(n int) {
+// renewals runs n renewals as Run would.
+func (h *holder) renewals(n int) {
 	for range n {
 		h.clock.pass(3 * time.Second)
 		h.Renew(h.t.Context())
@@ -77,16 +77,16 @@ func TestRegisterIsAcknowledged(t *testing.T) {
 	}
 	one()
 	one() // twice is once
-	h.beats(40)
+	h.renewals(40)
 	if h.where("u0") != "a/1" || h.lost != 0 {
 		t.Fatalf("row of an open stream: %q, %d losses", h.where("u0"), h.lost)
 	}
 	two()
-	h.beats(1)
+	h.renewals(1)
 	if h.where("u0") == "" {
 		t.Fatal("the row went at once")
 	}
-	h.beats(4)
+	h.renewals(4)
 	if h.where("u0") != "" || h.Stats().Rows != 0 {
 		t.Fatal("the row stays although its streams have ended")
 	}
@@ -99,7 +99,7 @@ func TestFlush(t *testing.T) {
 		h.register(fmt.Sprint("u", i))
 	}
 	h.table.Flush()
-	h.beats(1)
+	h.renewals(1)
 	if h.lost != 1 || !slices.Equal(h.atRow, []bool{true}) {
 		t.Fatalf("%d losses, rows there: %v", h.lost, h.atRow)
 	}
@@ -108,7 +108,7 @@ func TestFlush(t *testing.T) {
 			t.Fatalf("row of u%d is not back: %q", i, h.where(fmt.Sprint("u", i)))
 		}
 	}
-	h.beats(20)
+	h.renewals(20)
 	if h.lost != 1 {
 		t.Fatalf("%d losses", h.lost)
 	}
@@ -122,7 +122,7 @@ func TestExpiredLeaseIsClaimedAnew(t *testing.T) {
 	if h.where("u0") != "" {
 		t.Fatal("rows of a lease that has expired")
 	}
-	h.beats(1)
+	h.renewals(1)
 	if h.where("u0") != "a/2" || h.lost != 1 || !h.atRow[0] {
 		t.Fatalf("%q, %d losses", h.where("u0"), h.lost)
 	}
@@ -134,7 +134,7 @@ func TestLostRowsAreFound(t *testing.T) {
 	h.register("u0")
 	h.register("u1")
 	testkit.Must(t, h.table.Remove(t.Context(), h.Current(), []string{"u1"}))
-	h.beats(routing.Buckets)
+	h.renewals(routing.Buckets)
 	if h.where("u1") != "a/1" || h.lost != 1 || h.Stats().Missing != 1 || !h.atRow[0] {
 		t.Fatalf("%q, %d losses, %+v", h.where("u1"), h.lost, h.Stats())
 	}
@@ -162,12 +162,12 @@ func TestClaimCutOff(t *testing.T) {
 	h.register("u1")
 	h.table.Flush()
 	table.fail = true
-	h.beats(1)
+	h.renewals(1)
 	if h.lost != 0 {
 		t.Fatal("notified of a loss before the rows were there")
 	}
 	table.fail = false
-	h.beats(1)
+	h.renewals(1)
 	if h.lost != 1 || !h.atRow[0] || h.where("u0") != "a/3" {
 		t.Fatalf("%d losses, %v, %q", h.lost, h.atRow, h.where("u0"))
 	}
@@ -180,20 +180,20 @@ func TestTableAway(t *testing.T) {
 	h.register("u0")
 	h.register("u1")
 	h.table.Fail(routing.ErrUnavailable)
-	h.beats(2)
+	h.renewals(2)
 	if h.lost != 0 {
 		t.Fatal("lost before the lease was over")
 	}
-	h.beats(1)
+	h.renewals(1)
 	if h.lost != 1 {
 		t.Fatalf("%d losses after a lease's length", h.lost)
 	}
-	h.beats(3)
+	h.renewals(3)
 	if h.lost != 2 {
 		t.Fatalf("%d losses after two", h.lost)
 	}
 	h.table.Fail(nil)
-	h.beats(1)
+	h.renewals(1)
 	if h.lost != 3 || !h.atRow[2] || h.where("u0") != "a/2" {
 		t.Fatalf("%d losses, %v, %q", h.lost, h.atRow, h.where("u0"))
 	}
@@ -218,10 +218,10 @@ func TestRegisterBesideClaim(t *testing.T) {
 	}()
 	for range 20 {
 		h.table.Flush()
-		h.beats(1)
+		h.renewals(1)
 	}
 	<-done
-	h.beats(1)
+	h.renewals(1)
 	for i := range 2000 {
 		if u := fmt.Sprint("u", i); i%3 != 0 && h.where(u) == "" {
 			t.Fatalf("%s has a stream and no row", u)

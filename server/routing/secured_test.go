@@ -131,7 +131,7 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// What is wrong at the first connection is reported in one line that says what to look at,
+// What is wrong at the first connection is reported in one line that says what to check,
 // and shows no password; ErrUnavailable is there only if waiting may help.
 func TestCheck(t *testing.T) {
 	good, dir := secured(t, "PARLEY_TEST_SECURED_REDIS")

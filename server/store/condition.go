@@ -6,7 +6,7 @@ import "strings"
 // always true.
 type Condition []Term
 
-// Term is one test. Exists and Absent look at the item; the comparisons at one
+// Term is one test. Exists and Absent check the item; the comparisons at one
 // attribute: on a missing attribute (or item) NotEqual is true and every other
 // comparison false. Less, Greater and AtMost compare integers with integers and
 // strings, by their bytes, with strings; values of different kinds are not equal and not ordered.

@@ -11,7 +11,7 @@
 // (package table), any rule of chats, or any engine.
 //
 // Concurrency: values of this package are plain data and must not be changed
-// after they were handed over. Engines are safe for use by many goroutines.
+// after they were passed on. Engines are safe for use by many goroutines.
 package store
 
 import (

@@ -102,7 +102,7 @@ func TestGroupsOfDeadLettersAndQueues(t *testing.T) {
 		if _, err := s.Nack(t.Context(), &topicv1.NackSet{Positions: at(x.want(s, "0")).GetPositions()}); err != nil {
 			t.Fatal(err)
 		}
-		x.want(s, "") // the letter is stored meanwhile
+		x.want(s, "") // the dead letter is stored meanwhile
 		c := x.bindTo("u", "billing", subscriber, "billing-*")
 		for group, may := range map[string]bool{"billing-eu": true, "g": false} {
 			_, err := x.CreateSubscription(t.Context(), c, &topicv1.CreateSubscriptionRequest{Topic: "u.dlq", Group: group})

@@ -19,7 +19,7 @@ import (
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
-func place(id string) *topicv1.Position {
+func position(id string) *topicv1.Position {
 	return &topicv1.Position{At: &topicv1.Position_MessageId{MessageId: id}}
 }
 
@@ -99,8 +99,8 @@ func TestGetMessage(t *testing.T) {
 	})
 }
 
-// A page has as many messages, and about as many bytes, as it may. Pages follow each other from any place,
-// in one partition or in all. They take nothing from a group or a queue, and need none.
+// A page has as many messages, and about as many bytes, as it may. Pages follow each other from any
+// position, in one partition or in all. They take nothing from a group or a queue, and need none.
 func TestBrowse(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.configure("t", &topicv1.TopicConfig{Partitions: 3}) // a queue
@@ -118,9 +118,9 @@ func TestBrowse(t *testing.T) {
 			}
 			x.ahead.Add(int64(hour))
 		}
-		for _, most := range []int32{0, 1, 2, 5, 12, 100} {
-			if ids, _ := x.browse(&topicv1.BrowseMessagesRequest{Topic: "t", MaxMessages: most}); ids != strings.Join(all, " ") {
-				t.Errorf("%d a page: %s", most, ids)
+		for _, limit := range []int32{0, 1, 2, 5, 12, 100} {
+			if ids, _ := x.browse(&topicv1.BrowseMessagesRequest{Topic: "t", MaxMessages: limit}); ids != strings.Join(all, " ") {
+				t.Errorf("%d a page: %s", limit, ids)
 			}
 		}
 		one := func(n int32) *int32 { return &n }
@@ -129,9 +129,9 @@ func TestBrowse(t *testing.T) {
 			want string
 		}{
 			{&topicv1.BrowseMessagesRequest{Partition: one(1)}, "1-0 1-1 1-2 1-3"},
-			{&topicv1.BrowseMessagesRequest{From: place("1-1")}, "1-1 1-2 1-3"},
-			{&topicv1.BrowseMessagesRequest{From: place("2-3"), Partition: one(2)}, "2-3"},
-			{&topicv1.BrowseMessagesRequest{From: place("2-4")}, ""},
+			{&topicv1.BrowseMessagesRequest{From: position("1-1")}, "1-1 1-2 1-3"},
+			{&topicv1.BrowseMessagesRequest{From: position("2-3"), Partition: one(2)}, "2-3"},
+			{&topicv1.BrowseMessagesRequest{From: position("2-4")}, ""},
 			{&topicv1.BrowseMessagesRequest{From: latest()}, ""},
 			{&topicv1.BrowseMessagesRequest{From: &topicv1.Position{At: &topicv1.Position_Time{
 				Time: timestamppb.New(first.Add(hour / 2))}}}, "0-2 0-3 1-2 1-3 2-2 2-3"},
@@ -147,9 +147,9 @@ func TestBrowse(t *testing.T) {
 			t.Errorf("the queue delivers %d", n)
 		}
 		for want, list := range map[refusal.Reason][]*topicv1.BrowseMessagesRequest{
-			refusal.PositionOutOfRange: {{Partition: one(3)}, {From: place("0-5")}, {From: place("3-0")}},
+			refusal.PositionOutOfRange: {{Partition: one(3)}, {From: position("0-5")}, {From: position("3-0")}},
 			refusal.InvalidArgument: {
-				{Partition: one(1), From: place("0-1")}, {PageToken: "3-0"}, {PageToken: "x"},
+				{Partition: one(1), From: position("0-1")}, {PageToken: "3-0"}, {PageToken: "x"},
 				{Partition: one(1), PageToken: "2-0"},
 			},
 		} {
@@ -195,7 +195,7 @@ type holedLog struct {
 	reads    *atomic.Int32
 }
 
-func (l holedLog) Read(ctx context.Context, p commitlog.Partition, from int64, most int) ([]*commitlog.Batch, error) {
+func (l holedLog) Read(ctx context.Context, p commitlog.Partition, from int64, limit int) ([]*commitlog.Batch, error) {
 	l.reads.Add(1)
 	if from >= l.from && from < l.to {
 		return nil, &commitlog.CorruptError{Partition: p, From: from, To: l.to, Cause: store.ErrCorrupt}

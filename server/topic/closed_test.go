@@ -316,7 +316,7 @@ func (x *fixture) consumeAll(ctx context.Context, name string, want int) {
 			}
 		}
 		s.End("DETACHED")
-		_ = wait.For(ctx, time.Duration(rand.IntN(90))*time.Second) // ctx is looked at next
+		_ = wait.For(ctx, time.Duration(rand.IntN(90))*time.Second) // ctx is checked next
 	}
 	if n := len(done); n != want {
 		x.t.Errorf("%s: %d messages came, not %d", name, n, want)

@@ -73,7 +73,7 @@ func TestAckIsDurable(t *testing.T) {
 }
 
 // HQ-E01, HQ-E02: in OFFSET_WATERMARK an acknowledgement is answered at once, and the
-// place is stored each second or thousand acknowledgements, however many there are.
+// position is stored each second or thousand acknowledgements, however many there are.
 func TestWatermarkIsFlushed(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		on, writes := breakable(x)
@@ -395,7 +395,7 @@ func TestStoreAway(t *testing.T) {
 		x.restart()
 		x.groups("t")
 		for i := range 5 {
-			x.subscribe("t", fmt.Sprint(i), beats(2, 10))
+			x.subscribe("t", fmt.Sprint(i), heartbeatConfig(2, 10))
 			x.attach("t", fmt.Sprint(i), "m")
 		}
 		on.Store(true)

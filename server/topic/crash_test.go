@@ -108,7 +108,7 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// HQ-E20: once another process has the topics, an earlier one stores no place any more, and
+// HQ-E20: once another process has the topics, an earlier one stores no position any more, and
 // ends.
 func TestEarlierOwnerIsFenced(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {

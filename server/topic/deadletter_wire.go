@@ -13,24 +13,24 @@ import (
 // MaxDeadLetterTopics is how many topics a selection names at most.
 const MaxDeadLetterTopics = 10_000
 
-// PlaceFromWire is a place; the zero DeadLetterPlace for nil.
-func PlaceFromWire(p *linkv1.LetterPlace) operations.DeadLetterPlace {
-	return operations.DeadLetterPlace{
+// PositionFromWire is a position; the zero DeadLetterPosition for nil.
+func PositionFromWire(p *linkv1.LetterPlace) operations.DeadLetterPosition {
+	return operations.DeadLetterPosition{
 		Log: p.GetLog(), Parked: p.GetParked(), Partition: p.GetPartition(), Position: p.GetPosition(),
 		Group: p.GetGroup(),
 	}
 }
 
-// PlaceToWire is the inverse of PlaceFromWire.
-func PlaceToWire(p operations.DeadLetterPlace) *linkv1.LetterPlace {
+// PositionToWire is the inverse of PositionFromWire.
+func PositionToWire(p operations.DeadLetterPosition) *linkv1.LetterPlace {
 	return &linkv1.LetterPlace{Log: p.Log, Parked: p.Parked, Partition: p.Partition, Position: p.Position, Group: p.Group}
 }
 
-// SelectionFromWire is which letters are meant.
+// SelectionFromWire is which dead letters are meant.
 func SelectionFromWire(m *linkv1.LetterSelection) operations.DeadLetterSelection {
 	s := operations.DeadLetterSelection{Topic: m.GetTopic(), Group: m.GetGroup(), Dead: m.GetDead()}
 	for _, p := range m.GetPlaces() {
-		s.Places = append(s.Places, PlaceFromWire(p))
+		s.Positions = append(s.Positions, PositionFromWire(p))
 	}
 	for _, name := range m.GetLogs() {
 		if s.Logs == nil {
@@ -54,9 +54,9 @@ func SelectionToWire(
 	s *operations.DeadLetterSelection, has func(log string) bool, owns func(number uint64) bool,
 ) *linkv1.LetterSelection {
 	m := &linkv1.LetterSelection{Topic: s.Topic, Group: s.Group, Dead: s.Dead}
-	for _, p := range s.Places {
+	for _, p := range s.Positions {
 		if has(p.Log) {
-			m.Places = append(m.Places, PlaceToWire(p))
+			m.Places = append(m.Places, PositionToWire(p))
 		}
 	}
 	for name := range s.Logs {
@@ -75,10 +75,10 @@ func SelectionToWire(
 	return m
 }
 
-// DeadLetterFromWire is a letter.
+// DeadLetterFromWire is a dead letter.
 func DeadLetterFromWire(m *linkv1.Letter) operations.DeadLetter {
 	l := operations.DeadLetter{
-		Place: PlaceFromWire(m.GetPlace()), Number: m.GetNumber(), Topic: m.GetTopic(), Partition: m.GetPartition(),
+		LogPosition: PositionFromWire(m.GetPlace()), Number: m.GetNumber(), Topic: m.GetTopic(), Partition: m.GetPartition(),
 		Position: m.GetPosition(), Group: m.GetGroup(), Attempts: int(m.GetAttempts()), Reason: m.GetReason(),
 		Message: m.GetMessage(),
 	}
@@ -94,7 +94,7 @@ func DeadLetterFromWire(m *linkv1.Letter) operations.DeadLetter {
 // DeadLetterToWire is the inverse of DeadLetterFromWire.
 func DeadLetterToWire(l operations.DeadLetter) *linkv1.Letter {
 	return &linkv1.Letter{
-		Place: PlaceToWire(l.Place), Number: l.Number, Topic: l.Topic, Partition: l.Partition, Position: l.Position,
+		Place: PositionToWire(l.LogPosition), Number: l.Number, Topic: l.Topic, Partition: l.Partition, Position: l.Position,
 		Group: l.Group, Attempts: int64(l.Attempts), Reason: l.Reason, FirstFailedAt: stamp(l.First),
 		LastFailedAt: stamp(l.Last), Message: l.Message,
 	}
@@ -107,14 +107,14 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// DeadLetterRefFromWire is a letter as far as it is named.
+// DeadLetterRefFromWire is a dead letter as far as it is named.
 func DeadLetterRefFromWire(m *linkv1.LetterRef) operations.DeadLetter {
 	return operations.DeadLetter{
-		Place: PlaceFromWire(m.GetPlace()), Number: m.GetNumber(), Topic: m.GetTopic(), Group: m.GetGroup(),
+		LogPosition: PositionFromWire(m.GetPlace()), Number: m.GetNumber(), Topic: m.GetTopic(), Group: m.GetGroup(),
 	}
 }
 
-// DeadLetterRefToWire names a letter.
+// DeadLetterRefToWire names a dead letter.
 func DeadLetterRefToWire(l operations.DeadLetter) *linkv1.LetterRef {
-	return &linkv1.LetterRef{Place: PlaceToWire(l.Place), Number: l.Number, Topic: l.Topic, Group: l.Group}
+	return &linkv1.LetterRef{Place: PositionToWire(l.LogPosition), Number: l.Number, Topic: l.Topic, Group: l.Group}
 }

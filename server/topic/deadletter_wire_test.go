@@ -27,12 +27,12 @@ func over[M proto.Message](t *testing.T, m M) M {
 
 // What passes to another process is there what it was here.
 func TestRoundTrip(t *testing.T) {
-	place := operations.DeadLetterPlace{Log: "t.dlq", Parked: true, Partition: 2, Position: 3, Group: "g"}
+	position := operations.DeadLetterPosition{Log: "t.dlq", Parked: true, Partition: 2, Position: 3, Group: "g"}
 	for _, l := range []operations.DeadLetter{
-		{Place: place, Number: 4, Topic: "t", Partition: 5, Position: 6, Group: "g", Attempts: 7, Reason: "bad",
+		{LogPosition: position, Number: 4, Topic: "t", Partition: 5, Position: 6, Group: "g", Attempts: 7, Reason: "bad",
 			First: time.Unix(8, 9).UTC(), Last: time.Unix(10, 11).UTC(),
 			Message: &topicv1.TopicMessage{Key: "k", Payload: []byte("p"), Headers: map[string]string{"h": "v"}}},
-		{Place: operations.DeadLetterPlace{Log: "t.dlq"}, Topic: "t", Group: "g"},
+		{LogPosition: operations.DeadLetterPosition{Log: "t.dlq"}, Topic: "t", Group: "g"},
 	} {
 		got := DeadLetterFromWire(over(t, DeadLetterToWire(l)))
 		if !proto.Equal(got.Message, l.Message) {
@@ -43,7 +43,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("%+v, want %+v", got, l)
 		}
 		ref := DeadLetterRefFromWire(over(t, DeadLetterRefToWire(l)))
-		want := operations.DeadLetter{Place: l.Place, Number: l.Number, Topic: l.Topic, Group: l.Group}
+		want := operations.DeadLetter{LogPosition: l.LogPosition, Number: l.Number, Topic: l.Topic, Group: l.Group}
 		if !reflect.DeepEqual(ref, want) {
 			t.Errorf("%+v, want %+v", ref, want)
 		}
@@ -51,7 +51,7 @@ func TestRoundTrip(t *testing.T) {
 	everything := func(string) bool { return true }
 	owns := func(n uint64) bool { return n == 1 }
 	for _, s := range []operations.DeadLetterSelection{{}, {
-		Topic: "t", Group: "g", Dead: true, Places: []operations.DeadLetterPlace{place},
+		Topic: "t", Group: "g", Dead: true, Positions: []operations.DeadLetterPosition{position},
 		Logs: map[string]bool{"t.dlq": true}, After: map[commitlog.Partition]int64{{Topic: 1, Number: 2}: 3},
 	}} {
 		if got := SelectionFromWire(over(t, SelectionToWire(&s, everything, owns))); !reflect.DeepEqual(got, s) {
@@ -63,7 +63,7 @@ func TestRoundTrip(t *testing.T) {
 // A slot is asked for what it may have, and for all if too much is named.
 func TestSelectionOfASlot(t *testing.T) {
 	s := operations.DeadLetterSelection{
-		Places: []operations.DeadLetterPlace{{Log: "a"}, {Log: "b"}}, Logs: map[string]bool{"a": true, "b": true},
+		Positions: []operations.DeadLetterPosition{{Log: "a"}, {Log: "b"}}, Logs: map[string]bool{"a": true, "b": true},
 		After: map[commitlog.Partition]int64{{Topic: 1}: 1, {Topic: 2}: 2},
 	}
 	has := func(log string) bool { return log == "b" }

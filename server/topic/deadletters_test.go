@@ -176,7 +176,7 @@ func once() *topicv1.SubscriptionConfig {
 	return c
 }
 
-// fails hands messages back that are delivered once.
+// fails returns messages that are delivered once.
 func (x *fixture) fails(s *Session, had []got, reason string) {
 	x.t.Helper()
 	back := &topicv1.NackSet{Positions: at(had).GetPositions(), Reason: reason}
@@ -185,7 +185,7 @@ func (x *fixture) fails(s *Session, had []got, reason string) {
 	}
 }
 
-func (x *fixture) letters(name string) (n int64) {
+func (x *fixture) deadLetters(name string) (n int64) {
 	x.t.Helper()
 	d, err := x.Topic(x.t.Context(), op, name+storage.DeadLetterSuffix)
 	if err != nil {
@@ -207,7 +207,7 @@ func TestDeadLettersOfGenerations(t *testing.T) {
 			s := x.attach("t", "g", "m")
 			x.fails(s, x.want(s, "0"), "a"+strings.Repeat("é", 501)) // is cut, not refused
 			testkit.Advance(time.Second)
-			if has := x.letters("t"); has != n+1 {
+			if has := x.deadLetters("t"); has != n+1 {
 				t.Errorf("%d dead letters, not %d", has, n+1)
 			}
 			if err := s.Detach(t.Context(), true); err != nil {
@@ -217,8 +217,8 @@ func TestDeadLettersOfGenerations(t *testing.T) {
 	})
 }
 
-// A message that fails again after its group was moved back is a letter of its own: that from
-// before may be done with. That a process ends meanwhile makes no further one.
+// A message that fails again after its group was moved back is a dead letter of its own: that
+// from before may be done with. That a process ends meanwhile makes no further one.
 func TestDeadLettersAfterAMove(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t")
@@ -229,7 +229,7 @@ func TestDeadLettersAfterAMove(t *testing.T) {
 			x.fails(s, x.want(s, "0 1"), "")
 			testkit.Advance(time.Second)
 			x.restart()
-			if has := x.letters("t"); has != 2*(n+1) {
+			if has := x.deadLetters("t"); has != 2*(n+1) {
 				t.Errorf("%d dead letters after %d moves", has, n)
 			}
 			if _, err := x.Seek(t.Context(), op, &topicv1.SeekSubscriptionRequest{
@@ -242,7 +242,7 @@ func TestDeadLettersAfterAMove(t *testing.T) {
 	})
 }
 
-// Letters that wait while their topic is removed and made again, with fewer partitions,
+// Dead letters that wait while their topic is removed and made again, with fewer partitions,
 // are nobody's: the process lives, and the new topic has none.
 func TestDeadLettersOfATopicThatIsMadeAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
@@ -290,12 +290,12 @@ func TestDeadLettersDoNotWaitForOthers(t *testing.T) {
 			x.fails(s, x.want(s, "0"), "")
 		}
 		testkit.Advance(time.Second)
-		if n := x.letters("good"); n != 1 {
+		if n := x.deadLetters("good"); n != 1 {
 			t.Errorf("%d dead letters", n)
 		}
 		on.Store(false)
 		testkit.Advance(time.Minute)
-		if n := x.letters("bad"); n != 1 {
+		if n := x.deadLetters("bad"); n != 1 {
 			t.Errorf("%d dead letters in the end", n)
 		}
 	})
@@ -320,7 +320,7 @@ func (l *badLog) Begin(ctx context.Context, a []commitlog.Append) (*commitlog.Pe
 	return l.Log.Begin(ctx, a)
 }
 
-// Letters that come together take one write, and one that nobody can read any more stops
+// Dead letters that come together take one write, and one that nobody can read any more stops
 // neither them nor its group.
 func TestDeadLettersTogether(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
@@ -337,7 +337,7 @@ func TestDeadLettersTogether(t *testing.T) {
 		before := log.writes.Load()
 		x.fails(s, had, "")
 		testkit.Advance(time.Minute)
-		if n, w := x.letters("t"), log.writes.Load()-before; n != 99 || w > 3 {
+		if n, w := x.deadLetters("t"), log.writes.Load()-before; n != 99 || w > 3 {
 			t.Errorf("%d dead letters in %d writes", n, w)
 		}
 		if d := x.subscription("t", "g").GetPartitions()[0]; d.GetFloor() != 100 || d.GetPending() != 0 {

@@ -24,56 +24,56 @@ import (
 // stored before, such as "0-0 0-1=".
 func (x *fixture) identified(name string, list ...*topicv1.TopicMessage) (string, error) {
 	r, err := x.Publish(context.Background(), op, &topicv1.PublishRequest{Topic: name, Messages: list})
-	var places []string
+	var positions []string
 	for _, p := range r.GetResults() {
-		place := p.GetMessageId()
+		position := p.GetMessageId()
 		if p.GetReplayed() {
-			place += "="
+			position += "="
 		}
-		places = append(places, place)
+		positions = append(positions, position)
 	}
-	return strings.Join(places, " "), err
+	return strings.Join(positions, " "), err
 }
 
 func withID(id, payload string) *topicv1.TopicMessage {
 	return &topicv1.TopicMessage{DeduplicationId: id, Payload: []byte(payload)}
 }
 
-// A message with an id that is known is stored once, and its publish is answered with the place of the first one: in
-// other requests, in the same, and after a restart, within five minutes.
+// A message with an id that is known is stored once, and its publish is answered with the position of the first one:
+// in other requests, in the same, and after a restart, within five minutes.
 func TestDeduplication(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t", "g")
-		places := func(what, want string, list ...*topicv1.TopicMessage) {
+		positions := func(what, want string, list ...*topicv1.TopicMessage) {
 			t.Helper()
 			got, err := x.identified("t", list...)
 			testkit.Must(t, err)
 			testkit.Equal(t, what, got, want)
 		}
-		places("the first", "0-0 0-1", withID("a", "1"), withID("", "2"))
-		places("again, and another", "0-0= 0-2 0-2=", withID("a", "1"), withID("b", "3"), withID("b", "3"))
-		places("all again", "0-0= 0-2=", withID("a", "1"), withID("b", "3"))
+		positions("the first", "0-0 0-1", withID("a", "1"), withID("", "2"))
+		positions("again, and another", "0-0= 0-2 0-2=", withID("a", "1"), withID("b", "3"), withID("b", "3"))
+		positions("all again", "0-0= 0-2=", withID("a", "1"), withID("b", "3"))
 		later := withID("a", "1")
 		later.Delay = durationpb.New(time.Hour)
-		places("with another time", "0-0=", later)
+		positions("with another time", "0-0=", later)
 		x.restart()
-		places("after a restart", "0-2= 0-0=", withID("b", "3"), withID("a", "1"))
+		positions("after a restart", "0-2= 0-0=", withID("b", "3"), withID("a", "1"))
 		_, err := x.identified("t", withID("c", "new"), withID("a", "other"))
 		refusedAs(t, err, refusal.DeduplicationIDReused)
 		_, err = x.identified("t", withID("d", "one"), withID("d", "other"))
 		refusedAs(t, err, refusal.DeduplicationIDReused)
-		places("of a request that was refused", "0-3 0-4", withID("c", "4"), withID("d", "5"))
+		positions("of a request that was refused", "0-3 0-4", withID("c", "4"), withID("d", "5"))
 		stored := time.Now()
 		_, err = x.Publish(t.Context(), op, &topicv1.PublishRequest{Topic: "t", Messages: []*topicv1.TopicMessage{
 			withID("e", "")}, Producer: &topicv1.Producer{Id: "p", Number: 1}})
 		refusedAs(t, err, refusal.InvalidArgument)
 		testkit.Equal(t, "received", payloads(x.work(x.attach("t", "g", "m"))), "1 2 3 4 5")
 		testkit.Advance(serving.IDWindow - time.Since(stored) - time.Second)
-		places("within the window", "0-3=", withID("c", "4"))
+		positions("within the window", "0-3=", withID("c", "4"))
 		testkit.Advance(2 * time.Second)
-		places("after the window", "0-5", withID("c", "other"))
+		positions("after the window", "0-5", withID("c", "other"))
 		x.restart()
-		places("after it and a restart", "0-6 0-5=", withID("d", "other"), withID("c", "other"))
+		positions("after it and a restart", "0-6 0-5=", withID("d", "other"), withID("c", "other"))
 	})
 }
 
@@ -155,10 +155,10 @@ func TestDeduplicationAtTheSameTime(t *testing.T) {
 	unbubbled(t, func(t *testing.T, x *fixture) {
 		x.configure("t", &topicv1.TopicConfig{Partitions: 4})
 		const publishers, ids = 8, 60
-		places := make([]map[string]string, publishers)
+		positions := make([]map[string]string, publishers)
 		var wg sync.WaitGroup
 		for n := range publishers {
-			places[n] = map[string]string{}
+			positions[n] = map[string]string{}
 			wg.Go(func() {
 				for i := 0; i < ids; i += 3 {
 					var list []*topicv1.TopicMessage
@@ -181,19 +181,19 @@ func TestDeduplicationAtTheSameTime(t *testing.T) {
 					}
 					for j, p := range r.GetResults() {
 						id := list[j].GetDeduplicationId()
-						if was, ok := places[n][id]; ok && was != p.GetMessageId() {
+						if was, ok := positions[n][id]; ok && was != p.GetMessageId() {
 							t.Errorf("%s is %s, and was %s", id, p.GetMessageId(), was)
 						}
-						places[n][id] = p.GetMessageId()
+						positions[n][id] = p.GetMessageId()
 					}
 				}
 			})
 		}
 		wg.Wait()
 		for n := range publishers {
-			testkit.Equal(t, fmt.Sprint("places of ", n), places[n], places[0])
+			testkit.Equal(t, fmt.Sprint("places of ", n), positions[n], positions[0])
 		}
-		testkit.Equal(t, "ids", len(places[0]), ids)
+		testkit.Equal(t, "ids", len(positions[0]), ids)
 		testkit.Equal(t, "stored", len(x.work(x.attach("t", "", "m"))), ids)
 	})
 }

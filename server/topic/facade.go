@@ -19,15 +19,15 @@ type (
 	Events = serving.Events
 	// Counters count since the start, for metrics.
 	Counters = serving.Counters
-	// Sessions are the places of sessions that the services of a process share.
-	Sessions = serving.Places
+	// Sessions is the limit of sessions that the services of a process share.
+	Sessions = serving.PrincipalLimit
 	// GroupMetrics are the metrics of the groups of a process.
 	GroupMetrics = serving.GroupMetrics
 	// GroupValues are metrics of a group, or of several.
 	GroupValues = serving.GroupValues
 	// PushSender sends messages to webhooks, for all services of a process.
 	PushSender = push.Sender
-	// Gauges are what a look at all topics found, for metrics.
+	// Gauges are what a scan of all topics found, for metrics.
 	Gauges = serving.Gauges
 	// BackfillCounters count what backfills did since the start, for metrics.
 	BackfillCounters = serving.BackfillCounters
@@ -35,8 +35,8 @@ type (
 	Admin = operations.Admin
 	// DeadLetter is a message that a group gave up.
 	DeadLetter = operations.DeadLetter
-	// DeadLetterPlace is where a dead letter stands.
-	DeadLetterPlace = operations.DeadLetterPlace
+	// DeadLetterPosition is where a dead letter stands.
+	DeadLetterPosition = operations.DeadLetterPosition
 	// DeadLetterSelection says which dead letters are meant.
 	DeadLetterSelection = operations.DeadLetterSelection
 	// DeadLetterStore finds dead letters, redrives and discards them.
@@ -72,7 +72,7 @@ func SlotOf(topic string, of int) int { return storage.SlotOf(topic, of) }
 // SessionSlot is the slot that the id of a session leads to.
 func SessionSlot(session string) (int, bool) { return storage.SessionSlot(session) }
 
-// NewSessions makes the places of the sessions of a process.
+// NewSessions makes the limit of the sessions of a process.
 func NewSessions() *Sessions { return serving.NewSessions() }
 
 // NewPushSender makes a PushSender that sends requests by d, for the most the guard of package egress.
@@ -87,8 +87,10 @@ func Installation(ctx context.Context, s store.Store) (string, error) {
 	return storage.Installation(ctx, s)
 }
 
-// DeadLetterPlaceOf is the place of the id of a dead letter; false if the id is none.
-func DeadLetterPlaceOf(id string) (DeadLetterPlace, bool) { return operations.DeadLetterPlaceOf(id) }
+// DeadLetterPositionOf is the position in the id of a dead letter; false if the id is none.
+func DeadLetterPositionOf(id string) (DeadLetterPosition, bool) {
+	return operations.DeadLetterPositionOf(id)
+}
 
 // IsOwnHeader reports whether a header is the server's and not the publisher's.
 func IsOwnHeader(name string) bool { return operations.IsOwnHeader(name) }

@@ -25,9 +25,9 @@ func uses(x *fixture) map[string]func(ctx context.Context) error {
 	}
 	a := x.Admin()
 	parked := operations.DeadLetter{Topic: "t", Group: "g",
-		Place: operations.DeadLetterPlace{Log: "t", Parked: true, Group: "g"}}
+		LogPosition: operations.DeadLetterPosition{Log: "t", Parked: true, Group: "g"}}
 	gone := operations.DeadLetter{Topic: "t", Group: "g",
-		Place: operations.DeadLetterPlace{Log: "t.dlq"}, Message: &topicv1.TopicMessage{}}
+		LogPosition: operations.DeadLetterPosition{Log: "t.dlq"}, Message: &topicv1.TopicMessage{}}
 	return map[string]func(ctx context.Context) error{
 		"topic": func(ctx context.Context) error { _, err := x.Topic(ctx, op, "t"); return err },
 		"configure": func(ctx context.Context) error {
@@ -121,7 +121,7 @@ func uses(x *fixture) map[string]func(ctx context.Context) error {
 			return err
 		},
 		"scan letters": func(ctx context.Context) error {
-			return x.DeadLetters().Scan(ctx, operations.DeadLetterSelection{}, operations.DeadLetterPlace{},
+			return x.DeadLetters().Scan(ctx, operations.DeadLetterSelection{}, operations.DeadLetterPosition{},
 				func(operations.DeadLetter) error { return nil })
 		},
 		"redrive":           func(ctx context.Context) error { return x.DeadLetters().Redrive(ctx, gone) },

@@ -48,9 +48,9 @@ type countedLog struct {
 	*calls
 }
 
-func (c countedLog) Read(ctx context.Context, p commitlog.Partition, from int64, most int) ([]*commitlog.Batch, error) {
+func (c countedLog) Read(ctx context.Context, p commitlog.Partition, from int64, limit int) ([]*commitlog.Batch, error) {
 	c.reads.Add(1)
-	return c.Log.Read(ctx, p, from, most)
+	return c.Log.Read(ctx, p, from, limit)
 }
 
 func (c countedLog) PositionAt(ctx context.Context, p commitlog.Partition, t time.Time) (int64, error) {

@@ -179,7 +179,7 @@ func TestRunJobAsksTheClock(t *testing.T) {
 }
 
 // HQ-P11, HQ-C11: a subscription is deleted that is dead or cancelled, for 30 days, and holds
-// nothing; each of these alone keeps it. HQ-P17: places that belong to no subscription go.
+// nothing; each of these alone keeps it. HQ-P17: positions that belong to no subscription go.
 func TestSubscriptionsAreCleanedUp(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.configure("t", &topicv1.TopicConfig{
@@ -189,8 +189,8 @@ func TestSubscriptionsAreCleanedUp(t *testing.T) {
 		for _, g := range []string{"active", "cancelled", "paused"} {
 			x.subscribe("t", g, nil)
 		}
-		x.subscribe("t", "dead", beats(1, 5))
-		x.subscribe("t", "holds", beats(1, 5))
+		x.subscribe("t", "dead", heartbeatConfig(1, 5))
+		x.subscribe("t", "holds", heartbeatConfig(1, 5))
 		testkit.Advance(time.Minute)
 		x.attach("t", "active", "m")
 		if _, err := x.Cancel(t.Context(), op, "t", "cancelled"); err != nil {
@@ -244,7 +244,7 @@ func TestSubscriptionsAreCleanedUp(t *testing.T) {
 func TestSurvey(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t", "a", "b", "c")
-		x.subscribe("t", "d", beats(1, 5))
+		x.subscribe("t", "d", heartbeatConfig(1, 5))
 		if _, err := x.Pause(t.Context(), op, "t", "b"); err != nil {
 			t.Fatal(err)
 		}
@@ -316,7 +316,7 @@ func TestDetectionFails(t *testing.T) {
 		x.wrap = func(s store.Store) store.Store { return noState{s, on} }
 		x.restart()
 		x.groups("t")
-		x.subscribe("t", "g", beats(10, 50))
+		x.subscribe("t", "g", heartbeatConfig(10, 50))
 		on.Store(true)
 		testkit.Advance(2 * time.Minute)
 		if n := x.Counters().DetectionFailed.Load(); n == 0 || x.state("t", "g") != storage.Active {

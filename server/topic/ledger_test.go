@@ -19,11 +19,11 @@ import (
 
 // mortal is a topic whose complete messages go at once, with the group g, which dies after 10 s of
 // silence, and the group h, which has a member.
-func mortal(x *fixture, c *topicv1.TopicConfig, most int64) (h *Session) {
+func mortal(x *fixture, c *topicv1.TopicConfig, limit int64) (h *Session) {
 	c.Semantics, c.MessageRetention = topicv1.Semantics_SEMANTICS_PUB_SUB, durationpb.New(0)
 	x.configure("t", c)
-	g := beats(2, 10)
-	g.MaxBackfillMessages = most
+	g := heartbeatConfig(2, 10)
+	g.MaxBackfillMessages = limit
 	x.subscribe("t", "g", g)
 	x.subscribe("t", "h", nil)
 	return x.attach("t", "h", "m")

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
-func beats(interval, timeout int) *topicv1.SubscriptionConfig {
+func heartbeatConfig(interval, timeout int) *topicv1.SubscriptionConfig {
 	return &topicv1.SubscriptionConfig{HeartbeatInterval: seconds(interval), HeartbeatTimeout: seconds(timeout)}
 }
 
@@ -65,7 +65,7 @@ func TestPause(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		bubble(t, func(t *testing.T, x *fixture) {
 			x.groups("t")
-			x.subscribe("t", "g", beats(1, 5))
+			x.subscribe("t", "g", heartbeatConfig(1, 5))
 			s := x.attach("t", "g", "m")
 			x.publish("t", 0, 5)
 			had := x.want(s, numbers(0, 5))
@@ -111,7 +111,7 @@ func TestDeadGroup(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t", "other")
 		alive := x.attach("t", "other", "m")
-		x.subscribe("t", "g", beats(2, 10))
+		x.subscribe("t", "g", heartbeatConfig(2, 10))
 		s := x.attach("t", "g", "m")
 		x.publish("t", 0, 3)
 		x.ack(alive, x.want(alive, numbers(0, 3)))
@@ -146,7 +146,7 @@ func TestDeadGroup(t *testing.T) {
 func TestResurrection(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t")
-		c := beats(2, 10)
+		c := heartbeatConfig(2, 10)
 		c.MaxBackfillMessages = 50
 		x.subscribe("t", "g", c)
 		s := x.attach("t", "g", "m")
@@ -203,18 +203,18 @@ func TestBoundOfAllPartitions(t *testing.T) {
 			s.End(serving.Broken)
 			return len(list)
 		}
-		for most, want := range map[int64]int{100: 100, 1: 1, 399: 399, 400: 400, 1000: 400, -1: 400} {
+		for limit, want := range map[int64]int{100: 100, 1: 1, 399: 399, 400: 400, 1000: 400, -1: 400} {
 			for _, held := range []bool{true, false} {
-				c := &topicv1.SubscriptionConfig{Backfill: held, MaxBackfillMessages: most,
+				c := &topicv1.SubscriptionConfig{Backfill: held, MaxBackfillMessages: limit,
 					Start: &topicv1.Position{At: &topicv1.Position_Earliest{Earliest: true}}}
-				name := fmt.Sprintf("at-most-%d-%t", most, held)
+				name := fmt.Sprintf("at-most-%d-%t", limit, held)
 				x.subscribe("t", name, c)
 				if n := count(name); n != want {
 					t.Errorf("%s: %d messages, want %d", name, n, want)
 				}
 			}
 		}
-		mortal := beats(2, 10)
+		mortal := heartbeatConfig(2, 10)
 		mortal.MaxBackfillMessages = 100
 		x.subscribe("t", "mortal", mortal)
 		publish("key 0", 500) // acknowledged: it has not missed them
@@ -239,7 +239,7 @@ func TestBoundOfAllPartitions(t *testing.T) {
 func TestCancel(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t", "active", "paused", "left")
-		x.subscribe("t", "dead", beats(1, 5))
+		x.subscribe("t", "dead", heartbeatConfig(1, 5))
 		if _, err := x.Pause(t.Context(), op, "t", "paused"); err != nil {
 			t.Fatal(err)
 		}
@@ -374,7 +374,7 @@ func TestHeartbeatsAreBatched(t *testing.T) {
 		var sessions []*Session
 		for g := range 50 {
 			name := fmt.Sprintf("g%d", g)
-			x.subscribe("t", name, beats(60, 300))
+			x.subscribe("t", name, heartbeatConfig(60, 300))
 			for m := range 10 {
 				sessions = append(sessions, x.attach("t", name, fmt.Sprint(m)))
 			}

@@ -31,8 +31,8 @@ func TestClockOfAnotherServer(t *testing.T) {
 	for _, off := range []time.Duration{-5 * time.Minute, 5 * time.Minute} {
 		bubble(t, func(t *testing.T, x *fixture) {
 			x.groups("t")
-			x.subscribe("t", "alive", beats(2, 10))
-			x.subscribe("t", "gone", beats(2, 10))
+			x.subscribe("t", "alive", heartbeatConfig(2, 10))
+			x.subscribe("t", "gone", heartbeatConfig(2, 10))
 			x.attach("t", "alive", "m")
 			x.attach("t", "gone", "m")
 			testkit.Advance(5 * time.Second)
@@ -61,16 +61,16 @@ func TestCancelWhileRunning(t *testing.T) {
 		had := x.want(s, numbers(0, 10))
 		x.ack(other, x.want(other, numbers(0, 10)))
 		x.ack(s, had[:3])
-		told := make(chan Event, 1)
+		ending := make(chan Event, 1)
 		go func() {
-			e, _ := s.Receive(context.Background(), 10) // the event is what is looked at
-			told <- e
+			e, _ := s.Receive(context.Background(), 10) // the event is what is checked
+			ending <- e
 		}()
 		testkit.Advance(time.Second)
 		if _, err := x.Cancel(t.Context(), op, "t", "g"); err != nil {
 			t.Fatal(err)
 		}
-		if e := <-told; e.Gone != "SUBSCRIPTION_GONE" {
+		if e := <-ending; e.Gone != "SUBSCRIPTION_GONE" {
 			t.Error(e)
 		}
 		_, err := s.Ack(t.Context(), at(had[3:]))
@@ -95,7 +95,7 @@ func TestCancelWhileRunning(t *testing.T) {
 func TestRevivedFromNow(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t")
-		x.subscribe("t", "g", beats(2, 10))
+		x.subscribe("t", "g", heartbeatConfig(2, 10))
 		testkit.Advance(20 * time.Second)
 		if st := x.state("t", "g"); st != storage.Dead {
 			t.Fatal(st)
@@ -212,7 +212,7 @@ func TestNothingToTrim(t *testing.T) {
 	})
 }
 
-// HQ-E19: the places of a hundred groups are a row each, and a few writes per second,
+// HQ-E19: the positions of a hundred groups are a row each, and a few writes per second,
 // however often they acknowledge.
 func TestHundredGroups(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
@@ -356,7 +356,7 @@ func TestOpenedOnce(t *testing.T) {
 	})
 }
 
-// A session that ends while it is polled answers the poll, and what it was handed goes to
+// A session that ends while it is polled answers the poll, and what it got goes to
 // another member at once.
 func TestEndsWhileItIsPolled(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
@@ -371,7 +371,7 @@ func TestEndsWhileItIsPolled(t *testing.T) {
 		}
 		polled := make(chan Event, 1)
 		go func() {
-			e, _ := s.Receive(context.Background(), 5) // the event is what is looked at
+			e, _ := s.Receive(context.Background(), 5) // the event is what is checked
 			polled <- e
 		}()
 		testkit.Advance(time.Second)

@@ -276,7 +276,7 @@ func TestGroupIsResurrected(t *testing.T) {
 	for _, backfill := range []bool{true, false} {
 		bubble(t, func(t *testing.T, x *fixture) {
 			x.groups("t")
-			x.subscribe("t", "g", beats(1, 5))
+			x.subscribe("t", "g", heartbeatConfig(1, 5))
 			r := &topicv1.ResurrectRequest{Topic: "t", Group: "g", Backfill: backfill}
 			_, err := x.Admin().Resurrect(t.Context(), ada, r)
 			refusedAs(t, err, refusal.InvalidTransition)
@@ -316,7 +316,7 @@ func TestForceComplete(t *testing.T) {
 		})
 		orphan := x.publish("t", 0, 5)[0].GetMessageId() // nobody's
 		x.subscribe("t", "live", nil)
-		x.subscribe("t", "dead", beats(1, 5))
+		x.subscribe("t", "dead", heartbeatConfig(1, 5))
 		s := x.attach("t", "live", "m")
 		x.publish("t", 5, 5)
 		x.want(s, numbers(5, 5))
@@ -398,7 +398,7 @@ func TestMonitors(t *testing.T) {
 		g := x.attach("t", "g", "m")
 		x.publish("t", 0, 101)
 		x.groups("quiet")
-		x.subscribe("quiet", "silent", beats(100, 1000))
+		x.subscribe("quiet", "silent", heartbeatConfig(100, 1000))
 		if s := x.found(all); s != "" {
 			t.Error(s)
 		}

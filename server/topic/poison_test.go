@@ -23,7 +23,7 @@ type consumer struct {
 	x      *fixture
 	name   string
 	polled bool
-	// ends is how the session of one ends that is handed the poison, as soon as it is: with a reason
+	// ends is how the session of one ends that gets the poison, as soon as it is: with a reason
 	// or, if that is empty, its leases do. "never" ends it never: it returns the poison.
 	ends  string
 	acked map[string]int
@@ -122,9 +122,9 @@ func poisonTakesNoOther(t *testing.T, x *fixture, partitions int32, attempts int
 	}
 	testkit.Advance(time.Minute)
 	testkit.Equal(t, "messages that are acknowledged", len(acked), healthy)
-	letters := x.scanned("t")
-	if len(letters) != 1 || letters[0].Attempts != int(attempts) {
-		t.Fatalf("dead letters: %+v, want one after %d attempts", letters, attempts)
+	deadLetters := x.scanned("t")
+	if len(deadLetters) != 1 || deadLetters[0].Attempts != int(attempts) {
+		t.Fatalf("dead letters: %+v, want one after %d attempts", deadLetters, attempts)
 	}
 	if n := acked[poison]; n > 0 {
 		t.Errorf("the poison is acknowledged %d times", n)

@@ -63,20 +63,20 @@ func (s *Service) Publish(
 		return nil, err
 	}
 	defer l.Release()
-	appends, places := serving.Distribute(l, r)
+	appends, indexes := serving.Distribute(l, r)
 	stored, err := s.store(ctx, l, r, appends, int64(size))
 	if err != nil {
 		return nil, err
 	}
-	answer := &topicv1.PublishResponse{Results: make([]*topicv1.PublishResult, len(places))}
-	results := make([]topicv1.PublishResult, len(places)) // one allocation
-	for i, at := range places {
+	answer := &topicv1.PublishResponse{Results: make([]*topicv1.PublishResult, len(indexes))}
+	results := make([]topicv1.PublishResult, len(indexes)) // one allocation
+	for i, at := range indexes {
 		n, p, one := appends[at.Batch].Partition.Number, stored[at.Batch][at.Index], &results[i]
 		one.MessageId, one.Partition = serving.MessageID(n, p.Position), n
 		one.Position, one.Replayed = p.Position, p.Replayed
 		answer.Results[i] = one
 	}
-	s.engine.Counters.Published.Add(int64(len(places)))
+	s.engine.Counters.Published.Add(int64(len(indexes)))
 	return answer, nil
 }
 
@@ -117,7 +117,7 @@ func checkDelivery(c *topicv1.TopicConfig, m *topicv1.TopicMessage, now time.Tim
 // been answered, messages of the earlier one must not be stored: Append notices, and they are checked again.
 func (s *Service) store(
 	ctx context.Context, l *serving.OpenTopic, r *topicv1.PublishRequest, appends []commitlog.Append, size int64,
-) ([][]serving.Placed, error) {
+) ([][]serving.MessagePosition, error) {
 	admitted := false
 	for range schemaAttempts {
 		terms := &serving.Terms{Schema: l.View().Config.GetSchema()}

@@ -72,14 +72,14 @@ func TestPowerLossInAPurge(t *testing.T) {
 				x.over = func(l commitlog.Log) commitlog.Log { return snapshotLog{l, s} }
 				x.restart()
 				x.groups("t", "g")
-				x.subscribe("t", "dead", beats(2, 10))
+				x.subscribe("t", "dead", heartbeatConfig(2, 10))
 				m := x.attach("t", "g", "m")
 				for i := range 4 {
 					x.publish("t", 3*i, 3)
 				}
 				x.ack(m, x.want(m, numbers(0, 12))[:2])
 				testkit.Advance(30 * time.Second)
-				if got := x.purge(place("0-7")); got != "0:0-7 dead:7 g:5" {
+				if got := x.purge(position("0-7")); got != "0:0-7 dead:7 g:5" {
 					t.Fatal(got)
 				}
 				x.stop()

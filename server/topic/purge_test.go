@@ -80,7 +80,7 @@ func TestPurge(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t", "paused")
 		x.subscribe("t", "leased", &topicv1.SubscriptionConfig{Retry: &topicv1.RetryPolicy{Lease: seconds(120)}})
-		x.subscribe("t", "dead", beats(2, 10))
+		x.subscribe("t", "dead", heartbeatConfig(2, 10))
 		s := x.attach("t", "leased", "m")
 		for i := range 4 {
 			x.publish("t", 3*i, 3) // batches 0-2, 3-5, 6-8, 9-11
@@ -93,7 +93,7 @@ func TestPurge(t *testing.T) {
 		if got := x.state("t", "dead"); got != storage.Dead {
 			t.Fatal(got)
 		}
-		if got := x.purge(place("0-5")); got != "0:0-5 dead:5 paused:5 leased:3" {
+		if got := x.purge(position("0-5")); got != "0:0-5 dead:5 paused:5 leased:3" {
 			t.Error(got)
 		}
 		if n := x.hears(s); n != 3 {
@@ -102,7 +102,7 @@ func TestPurge(t *testing.T) {
 		if refused := x.ack(s, had[:6]); len(refused) > 0 {
 			t.Errorf("refused %v", refused)
 		}
-		if got := x.purge(place("0-5")); got != "0:5-5" { // again
+		if got := x.purge(position("0-5")); got != "0:5-5" { // again
 			t.Error(got)
 		}
 		const result = "ok 5 messages removed, 3 groups lose 13"
@@ -146,11 +146,11 @@ func TestPurgeIsForgotten(t *testing.T) {
 		x.groups("t", "g")
 		x.publish("t", 0, 3)
 		x.publish("t", 3, 3)
-		x.purge(place("0-3"))
+		x.purge(position("0-3"))
 		if x.purgeRow() {
 			t.Error("a purge that is done is stored")
 		}
-		x.purge(place("0-5"))
+		x.purge(position("0-5"))
 		if !x.purgeRow() {
 			t.Error("a restart would show a part of a batch")
 		}
@@ -159,7 +159,7 @@ func TestPurgeIsForgotten(t *testing.T) {
 			t.Errorf("begins with %d", x.start0("t"))
 		}
 		x.publish("t", 6, 3)
-		x.purge(place("0-7"))
+		x.purge(position("0-7"))
 		x.work(x.attach("t", "g", "m"))
 		x.later(25 * hour)
 		if x.purgeRow() || x.start0("t") != 9 {
@@ -169,9 +169,9 @@ func TestPurgeIsForgotten(t *testing.T) {
 	})
 }
 
-// What a purge is asked for has to make sense. It names partitions, a place or a time, and a message's id is
-// for its own partition only.
-func TestPurgePlaces(t *testing.T) {
+// What a purge is asked for has to make sense. It names partitions, a position or a time, and a message's id
+// is for its own partition only.
+func TestPurgePositions(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.configure("t", &topicv1.TopicConfig{Semantics: topicv1.Semantics_SEMANTICS_PUB_SUB, Partitions: 3})
 		x.subscribe("t", "g", nil)
@@ -184,11 +184,11 @@ func TestPurgePlaces(t *testing.T) {
 		x.configure("chats", &topicv1.TopicConfig{})
 		for want, list := range map[refusal.Reason][]*topicv1.PurgeMessagesRequest{
 			refusal.InvalidArgument: {
-				{}, {Before: &topicv1.Position{}}, {Before: place("0-1"), Partitions: []int32{1}},
-				{Before: place("0-1"), Partitions: []int32{0, 1}}, {Before: place("0-99999999999999999999")},
+				{}, {Before: &topicv1.Position{}}, {Before: position("0-1"), Partitions: []int32{1}},
+				{Before: position("0-1"), Partitions: []int32{0, 1}}, {Before: position("0-99999999999999999999")},
 			},
 			refusal.PositionOutOfRange: {
-				{Before: place("0-5")}, {Before: place("3-0")}, {Before: latest(), Partitions: []int32{3}},
+				{Before: position("0-5")}, {Before: position("3-0")}, {Before: latest(), Partitions: []int32{3}},
 			},
 			refusal.TopicNotFound: {{Topic: "none", Before: latest()}},
 		} {
@@ -203,7 +203,7 @@ func TestPurgePlaces(t *testing.T) {
 		old := &topicv1.Position{At: &topicv1.Position_Time{Time: timestamppb.New(x.engine.Clock().Add(-3 * hour / 2))}}
 		for _, c := range []struct{ got, want string }{
 			{x.purge(earliest().GetStart()), "0:0-0 1:0-0 2:0-0"},
-			{x.purge(place("1-1")), "1:0-1 g:1"},
+			{x.purge(position("1-1")), "1:0-1 g:1"},
 			{x.purge(old, 0, 1), "0:0-2 1:1-2 g:3"},
 			{x.purge(old), "0:2-2 1:2-2 2:0-2 g:2"},
 			{x.purge(latest(), 2), "2:2-4 g:2"},
@@ -278,7 +278,7 @@ func TestPurgeOfWhatWaits(t *testing.T) {
 					t.Error(sub)
 				}
 				if exhausted == topicv1.Exhausted_EXHAUSTED_DEAD_LETTER {
-					if n := x.letters("t"); n != 1 {
+					if n := x.deadLetters("t"); n != 1 {
 						t.Errorf("%d dead letters", n)
 					}
 					_, err := x.Purge(t.Context(), op, &topicv1.PurgeMessagesRequest{Topic: "t.dlq", Before: latest()})
@@ -330,7 +330,7 @@ func TestPurgeDuringABackfill(t *testing.T) {
 		if len(had) == 0 || len(had) == 3000 {
 			t.Fatalf("%d messages came", len(had))
 		}
-		if got := x.purge(place("0-2999")); got != "0:0-2999 g:2999 other:2999" {
+		if got := x.purge(position("0-2999")); got != "0:0-2999 g:2999 other:2999" {
 			t.Error(got)
 		}
 		if refused := x.ack(s, had); len(refused) > 0 {

@@ -23,9 +23,9 @@ import (
 const (
 	// pushMember is the name of the member that sends a group's messages to its webhook.
 	pushMember = "webhook"
-	// pushLook is how often the groups with webhooks are compared with the workers.
-	pushLook = time.Second
-	// pushCheck is how often a worker looks whether the user who set its webhook has access.
+	// pushScanEvery is how often the groups with webhooks are compared with the workers.
+	pushScanEvery = time.Second
+	// pushCheck is how often a worker checks whether the user who set its webhook has access.
 	pushCheck = 5 * time.Second
 	// pushAgain is the longest pause before a worker attaches again that could not.
 	pushAgain = 10 * time.Second
@@ -49,7 +49,7 @@ func newPushes(s *Service) *pushes {
 
 // add records that a topic may have a group with a webhook. It is called after the subscription was stored, or
 // may have been:
-// look removes a topic that has none while it holds the topic's lock, so it sees the subscription, or is
+// pendingOf removes a topic that has none while it holds the topic's lock, so it sees the subscription, or is
 // followed by add.
 func (p *pushes) add(topic string) {
 	p.mu.Lock()
@@ -73,7 +73,7 @@ func (p *pushes) run(ctx, stop context.Context) {
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	for stop.Err() == nil {
-		for _, of := range p.look() {
+		for _, of := range p.pending() {
 			workers.Go(func() {
 				p.serve(ctx, stop, of)
 				p.mu.Lock()
@@ -81,7 +81,7 @@ func (p *pushes) run(ctx, stop context.Context) {
 				delete(p.running, of)
 			})
 		}
-		timer := time.NewTimer(pushLook)
+		timer := time.NewTimer(pushScanEvery)
 		select {
 		case <-p.wake:
 		case <-timer.C:
@@ -91,8 +91,8 @@ func (p *pushes) run(ctx, stop context.Context) {
 	}
 }
 
-// look returns the groups with webhooks that have no worker, which counts as running from then on.
-func (p *pushes) look() (begin []pushedGroup) {
+// pending returns the groups with webhooks that have no worker, and counts them as running from then on.
+func (p *pushes) pending() (begin []pushedGroup) {
 	p.mu.Lock()
 	names := make([]string, 0, len(p.topics))
 	for name := range p.topics {
@@ -100,12 +100,12 @@ func (p *pushes) look() (begin []pushedGroup) {
 	}
 	p.mu.Unlock()
 	for _, name := range names {
-		begin = append(begin, p.lookAt(name)...)
+		begin = append(begin, p.pendingOf(name)...)
 	}
 	return begin
 }
 
-func (p *pushes) lookAt(name string) (begin []pushedGroup) {
+func (p *pushes) pendingOf(name string) (begin []pushedGroup) {
 	t := p.service.engine.Catalog.Topic(name)
 	var groups []string
 	if t != nil {
@@ -167,7 +167,7 @@ func (p *pushes) serve(ctx, stop context.Context, of pushedGroup) {
 		session, err := p.attach(stop, of, sub)
 		if err != nil {
 			p.stopped(t, of.group, err, failures == 0)
-			_ = wait.For(stop, wait.Jittered(pushLook, pushAgain, failures))
+			_ = wait.For(stop, wait.Jittered(pushScanEvery, pushAgain, failures))
 			failures++
 			continue
 		}

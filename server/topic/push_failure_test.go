@@ -287,7 +287,7 @@ func TestChangedMaxInFlight(t *testing.T) {
 	pushing(t, &topicv1.SubscriptionConfig{MaxInFlight: 1}, func(t *testing.T, x *fixture, _ string) {
 		x.hooks.answers(func(pushedRequest) int { time.Sleep(time.Second); return 200 })
 		x.publish("orders", 0, 200)
-		most := func(bound int32) int {
+		limit := func(bound int32) int {
 			_, err := x.set(op, &topicv1.SubscriptionConfig{MaxInFlight: bound})
 			testkit.Must(t, err)
 			pass(5 * time.Second)
@@ -300,7 +300,7 @@ func TestChangedMaxInFlight(t *testing.T) {
 			return x.hooks.most
 		}
 		for _, bound := range []int32{2, 8, 3} {
-			testkit.Equal(t, "requests at a time", most(bound), int(bound))
+			testkit.Equal(t, "requests at a time", limit(bound), int(bound))
 		}
 		testkit.Equal(t, "attaches", x.logs.count("DRAINING"), 0)
 	})

@@ -72,15 +72,15 @@ func TestPushByTheOwnerOfASlot(t *testing.T) {
 				}
 			}
 		}
-		all := func(when string, rounds int) (most int) {
+		all := func(when string, rounds int) (limit int) {
 			t.Helper()
 			hook.mu.Lock()
 			defer hook.mu.Unlock()
 			testkit.Equal(t, when+": messages", len(hook.times), rounds*topics*each)
 			for _, n := range hook.times {
-				most = max(most, n)
+				limit = max(limit, n)
 			}
-			return most
+			return limit
 		}
 		publish(0)
 		testkit.Advance(10 * time.Second)

@@ -133,9 +133,9 @@ func TestMaxInFlight(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				var all sync.WaitGroup
 				var mu sync.Mutex
-				most, done := int64(0), map[string]int{}
+				limit, done := int64(0), map[string]int{}
 				for n := range 4 {
-					c := &boundMember{x: x, rng: rand.New(rand.NewPCG(uint64(n), 1)), group: "g", bound: bound, most: &most,
+					c := &boundMember{x: x, rng: rand.New(rand.NewPCG(uint64(n), 1)), group: "g", bound: bound, most: &limit,
 						mu: &mu, done: done, polled: n%2 == 0}
 					all.Go(func() { c.run(ctx, fmt.Sprint("m", n, "-")) })
 				}
@@ -151,7 +151,7 @@ func TestMaxInFlight(t *testing.T) {
 				cancel()
 				all.Wait()
 				testkit.Equal(t, "messages that are acknowledged", len(done), count)
-				testkit.Equal(t, "most messages in flight", most, int64(bound))
+				testkit.Equal(t, "most messages in flight", limit, int64(bound))
 			})
 		})
 	}

@@ -116,7 +116,7 @@ func TestTrim(t *testing.T) {
 	})
 }
 
-// HQ-E14: a group whose place does not move holds messages for the zombie's time; then it
+// HQ-E14: a group whose position does not move holds messages for the zombie's time; then it
 // is moved on, which is recorded, and keeps what is newer.
 func TestZombie(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
@@ -140,7 +140,7 @@ func TestZombie(t *testing.T) {
 	})
 }
 
-// HQ-E14: the group of a queue is not moved on, however long its place does not move: its
+// HQ-E14: the group of a queue is not moved on, however long its position does not move: its
 // messages are for no other group.
 func TestQueueIsNoZombie(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {

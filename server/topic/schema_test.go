@@ -115,7 +115,7 @@ func TestSchemaOfATopic(t *testing.T) {
 }
 
 // A topic's schema is followed by what the gate lets follow, and by nothing else. A topic with
-// messages gets one, and loses it, without a look at what it has.
+// messages gets one, and loses it, without reading what it has.
 func TestSchemaEvolves(t *testing.T) {
 	unbubbled(t, func(t *testing.T, x *fixture) {
 		first, grown := x.schema(orderText("")), x.schema(orderText(" string note = 2;"))

@@ -51,7 +51,7 @@ type Config struct {
 	// Groups, if given, are shared with other services of the process.
 	Groups *serving.GroupMetrics
 	// Sessions, if given, are shared with other services of the process.
-	Sessions *serving.Places
+	Sessions *serving.PrincipalLimit
 	// KnownIDs, if given, counts the ids of messages that the services of the process know.
 	KnownIDs *atomic.Int64
 	// Push, if given, sends messages to webhooks, for all services of the process.

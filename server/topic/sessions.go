@@ -102,7 +102,7 @@ func (s *Service) attach(ctx context.Context, c Caller, a *topicv1.Attach, polle
 
 // register makes a session known. The goroutines that end sessions may have checked before: Run,
 // which stops, and bind, which has stored a binding since Attach asked for it. bind stores first
-// and looks then, and this looks at the binding after the session is known, so one of the two sees
+// and checks then, and this checks the binding after the session is known, so one of the two sees
 // the other.
 func (s *Service) register(o *Session) {
 	s.mu.Lock()

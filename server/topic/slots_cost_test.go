@@ -45,9 +45,9 @@ func (m *metered) spent() int {
 	return n
 }
 
-// What the store costs follows subscriptions and flushes, not messages (HQ-E01): with one
-// flush a second it is two units for each group's place and for the check of the epoch, and as
-// much with a hundred times as many messages.
+// What the store costs follows subscriptions and flushes, not messages (HQ-E01): with one flush
+// a second it is two units for each group's position and for the check of the epoch, and as much
+// with a hundred times as many messages.
 func TestCostFollowsSubscriptions(t *testing.T) {
 	const groups, seconds = 4, 20
 	synctest.Test(t, func(t *testing.T) {

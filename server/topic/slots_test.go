@@ -37,7 +37,7 @@ func (c *cluster) wantHeld(when string, want map[string]int) {
 	testkit.Equal(c.t, when+": slots by process", fmt.Sprint(c.held()), fmt.Sprint(want))
 }
 
-// Slots are spread evenly over the processes. One that stops in order hands its slots over at
+// Slots are spread evenly over the processes. One that stops in order transfers its slots at
 // once, with all that is in them; what was acknowledged does not come again.
 func TestHandover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -34,9 +34,9 @@ func TestStalledGroupIsSeen(t *testing.T) {
 				t.Errorf("%s: problems %q", what, problems)
 			}
 			testkit.Equal(t, what+": stalled groups", x.metric("t", "g").Stalled, int64(n))
-			shown, told := x.subscription("t", "g").GetStalls(), s.Stalls()
+			shown, polled := x.subscription("t", "g").GetStalls(), s.Stalls()
 			testkit.Equal(t, what+": stalls of the subscription", len(shown), n)
-			testkit.Equal(t, what+": stalls that a poll is told", len(told), n)
+			testkit.Equal(t, what+": stalls that a poll is told", len(polled), n)
 			kinds := []topicv1.MonitorKind{topicv1.MonitorKind_MONITOR_KIND_STALLED}
 			found := x.found(&topicv1.ListMonitorsRequest{Kinds: kinds})
 			testkit.Equal(t, what+": findings", found, strings.Repeat("STALLED t/g", n))
@@ -77,7 +77,7 @@ func TestStalledGroupIsSeen(t *testing.T) {
 		testkit.Advance(2 * time.Second)
 		check("after an acknowledgement", "")
 		x.ack(s, had)
-		resume := x.engine.Topics.All()[0].Group("g").Hold() // nothing is handed out
+		resume := x.engine.Topics.All()[0].Group("g").Hold() // nothing is delivered
 		x.publish("t", 2, 1)
 		receiving(func() {
 			testkit.Advance(40 * time.Second)

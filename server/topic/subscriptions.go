@@ -146,7 +146,7 @@ func (s *Service) subscribed(
 	return l, sub, reading, nil
 }
 
-// Subscription returns a subscription with its places.
+// Subscription returns a subscription with its positions.
 func (s *Service) Subscription(ctx context.Context, c Caller, topic, name string) (*topicv1.Subscription, error) {
 	l, sub, reading, err := s.subscribed(ctx, c, topic, name)
 	if err != nil {

@@ -50,8 +50,8 @@ func (s *Service) Configure(
 func (s *Service) configure(
 	ctx context.Context, c Caller, r *topicv1.ConfigureTopicRequest, change *schemaChange,
 ) (*topicv1.ConfigureTopicResponse, error) {
-	if n, most := r.GetConfig().GetMaxBytes(), s.cfg.MaxBytes; most > 0 && n > most && !c.Operator {
-		return nil, refusal.New(refusal.InvalidArgument, "max_bytes may be %d at most: operators may set more", most)
+	if n, limit := r.GetConfig().GetMaxBytes(), s.cfg.MaxBytes; limit > 0 && n > limit && !c.Operator {
+		return nil, refusal.New(refusal.InvalidArgument, "max_bytes may be %d at most: operators may set more", limit)
 	}
 	t := s.engine.Catalog.Topic(r.GetTopic())
 	if t == nil {

@@ -100,9 +100,9 @@ func TestTimeToLiveOfCopies(t *testing.T) {
 		testkit.Advance(time.Minute)
 		x.subscribe("t.dlq", "d", &topicv1.SubscriptionConfig{Start: &topicv1.Position{
 			At: &topicv1.Position_Earliest{Earliest: true}}})
-		letters := x.want(x.attach("t.dlq", "d", "m"), "fails")
-		if letters[0].message.GetExpireTime() != nil {
-			t.Errorf("%v", letters[0].message)
+		deadLetters := x.want(x.attach("t.dlq", "d", "m"), "fails")
+		if deadLetters[0].message.GetExpireTime() != nil {
+			t.Errorf("%v", deadLetters[0].message)
 		}
 	})
 }
@@ -140,7 +140,8 @@ func TestTimeToLiveOfOthers(t *testing.T) {
 	})
 }
 
-// An hour of messages that nobody takes is over without being read more than once, and gives its place back.
+// An hour of messages that nobody takes is over without being read more than once, and gives its position
+// back.
 func TestTimeToLiveInBulk(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.configure("t", &topicv1.TopicConfig{Semantics: topicv1.Semantics_SEMANTICS_PUB_SUB,

@@ -27,13 +27,13 @@ func (l *hangingLog) Read(ctx context.Context, p commitlog.Partition, from int64
 	return l.Log.Read(ctx, p, from, n)
 }
 
-// A member whose call ends while it hands out for the group leaves that to another one.
+// A member whose call ends while it delivers for the group leaves that to another one.
 func TestCancelledReceiveWakesAnother(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t", "g")
 		x.publish("t", 0, 1)
 		x.restart()
-		synctest.Wait() // what follows the log has looked at it
+		synctest.Wait() // what follows the log has checked it
 		log := &hangingLog{Log: x.engine.Sources.Log}
 		log.on.Store(true)
 		x.engine.Sources.Log = log
@@ -107,7 +107,7 @@ func TestExpiredLeavesTheQueue(t *testing.T) {
 		slow, other := x.attach("t", "g", "slow"), x.attach("t", "g", "other")
 		x.publish("t", 0, 4)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		_, _ = other.Receive(ctx, 1000) // hands out to both
+		_, _ = other.Receive(ctx, 1000) // delivers to both
 		cancel()
 		time.Sleep(40 * time.Second)
 		other.End("DETACHED")
@@ -140,7 +140,7 @@ func TestBrokenCountsWhatWasSent(t *testing.T) {
 			sent[g.position] = true
 			earliest = min(earliest, g.position)
 		}
-		x.ack(b, x.receive(b)) // hands out the rest to both
+		x.ack(b, x.receive(b)) // delivers the rest to both
 		a.End("BROKEN")
 		again, alone := 0, 0
 		for n := len(sent); n > 0; {

@@ -95,7 +95,7 @@ func (t touch) version() int64 { return t.event.GetMetadata().GetVersion() }
 // change.
 func touchedBy(events []event.Event) []touch {
 	touched := make([]touch, 0, len(events))
-	seen := make(map[store.Key]int, len(events)) // place in touched, from 1
+	seen := make(map[store.Key]int, len(events)) // index in touched, from 1
 	for _, e := range slices.Backward(events) {
 		t := touch{event: e}
 		added := false

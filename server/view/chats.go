@@ -75,13 +75,13 @@ func (r *Reader) overviews(
 	ctx context.Context, user string, heads []*table.Head,
 ) ([]*chatv1.ChatOverview, []*table.UserChat, error) {
 	// Neighbours in the store are read together.
-	places := make([]int, len(heads))
-	for i := range places {
-		places[i] = i
+	indexes := make([]int, len(heads))
+	for i := range indexes {
+		indexes[i] = i
 	}
-	slices.SortFunc(places, func(a, b int) int { return strings.Compare(heads[a].ChatID, heads[b].ChatID) })
+	slices.SortFunc(indexes, func(a, b int) int { return strings.Compare(heads[a].ChatID, heads[b].ChatID) })
 	found := overviews{heads: heads, visible: make([]*chatv1.ChatOverview, len(heads))}
-	for part := range slices.Chunk(places, store.MaxBatchGet) {
+	for part := range slices.Chunk(indexes, store.MaxBatchGet) {
 		if err := r.turn(ctx, func() error { return r.addOverviews(ctx, user, &found, part) }); err != nil {
 			return nil, nil, err
 		}
@@ -92,14 +92,14 @@ func (r *Reader) overviews(
 // overviews is what was read of the chats of heads.
 type overviews struct {
 	heads   []*table.Head
-	visible []*chatv1.ChatOverview // in the places of the heads; nil: not to the user
+	visible []*chatv1.ChatOverview // in the indexs of the heads; nil: not to the user
 	left    []*table.UserChat
 }
 
-// addOverviews reads the chats of the heads at some places.
-func (r *Reader) addOverviews(ctx context.Context, user string, found *overviews, places []int) error {
-	ids := make([]string, len(places))
-	for i, at := range places {
+// addOverviews reads the chats of the heads at some indexs.
+func (r *Reader) addOverviews(ctx context.Context, user string, found *overviews, indexes []int) error {
+	ids := make([]string, len(indexes))
+	for i, at := range indexes {
 		ids[i] = found.heads[at].ChatID
 	}
 	chats, err := r.chats(ctx, ids)
@@ -114,7 +114,7 @@ func (r *Reader) addOverviews(ctx context.Context, user string, found *overviews
 		return err
 	}
 	for i, row := range rows {
-		head := found.heads[places[i]]
+		head := found.heads[indexes[i]]
 		switch {
 		case row == nil:
 		case row.Left():
@@ -122,7 +122,7 @@ func (r *Reader) addOverviews(ctx context.Context, user string, found *overviews
 		case chats[i] == nil:
 			return incomplete(head.ChatID, head.Version)
 		default:
-			found.visible[places[i]] = r.overview(*head, *chats[i], *row)
+			found.visible[indexes[i]] = r.overview(*head, *chats[i], *row)
 		}
 	}
 	return nil
@@ -132,10 +132,10 @@ func (r *Reader) addOverviews(ctx context.Context, user string, found *overviews
 // reads the memberships and then these rows again, because a user's row is read last.
 func (r *Reader) addRoles(ctx context.Context, user string, rows []*table.UserChat) error {
 	var ids []string
-	var places []int
+	var indexes []int
 	for i, row := range rows {
 		if row != nil && !row.Left() && row.Role == "" {
-			ids, places = append(ids, row.ChatID), append(places, i)
+			ids, indexes = append(ids, row.ChatID), append(indexes, i)
 		}
 	}
 	if len(ids) == 0 {
@@ -153,7 +153,7 @@ func (r *Reader) addRoles(ctx context.Context, user string, rows []*table.UserCh
 		if row != nil && !row.Left() && row.Role == "" {
 			row.Role = table.MembershipFrom(ids[i], user, memberships[i]).Role
 		}
-		rows[places[i]] = row
+		rows[indexes[i]] = row
 	}
 	return nil
 }

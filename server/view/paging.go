@@ -97,29 +97,29 @@ func (s sorting) stamp(c *listed) int64 {
 
 // order is the chats of a list, sorted when first asked for; twice, if two ask at
 // once.
-type order struct{ places atomic.Pointer[[]place] }
+type order struct{ sorted atomic.Pointer[[]sortKey] }
 
-type place struct {
+type sortKey struct {
 	stamp int64
 	chat  int32 // index
 }
 
-func (l *list) order(s sorting) []place {
-	if sorted := l.sorted[s].places.Load(); sorted != nil {
+func (l *list) order(s sorting) []sortKey {
+	if sorted := l.sorted[s].sorted.Load(); sorted != nil {
 		return *sorted
 	}
-	places := make([]place, len(l.chats))
+	sorted := make([]sortKey, len(l.chats))
 	for i := range l.chats {
-		places[i] = place{stamp: s.stamp(&l.chats[i]), chat: int32(i)}
+		sorted[i] = sortKey{stamp: s.stamp(&l.chats[i]), chat: int32(i)}
 	}
-	slices.SortFunc(places, func(a, b place) int { // the chats are in order of their ids
+	slices.SortFunc(sorted, func(a, b sortKey) int { // the chats are in order of their ids
 		if c := cmp.Compare(b.stamp, a.stamp); c != 0 {
 			return c
 		}
 		return cmp.Compare(b.chat, a.chat)
 	})
-	l.sorted[s].places.Store(&places)
-	return places
+	l.sorted[s].sorted.Store(&sorted)
+	return sorted
 }
 
 // pager is how one request continues an iteration.
@@ -221,7 +221,7 @@ func (r *Reader) secondPass(ctx context.Context, p *pager) ([]entry, bool, error
 func (p *pager) chats() []entry {
 	l := p.from
 	var out []entry
-	if !p.full && l.sorted[p.sort].places.Load() == nil {
+	if !p.full && l.sorted[p.sort].sorted.Load() == nil {
 		// Usually few have changed: sorting them is cheaper than sorting all.
 		for i := range l.chats {
 			if e := p.entry(l, int32(i)); e.stamp >= p.since && p.matches(e) && p.behind(e) {
@@ -236,9 +236,9 @@ func (p *pager) chats() []entry {
 		}
 		out = out[:0]
 	}
-	places := l.order(p.sort)
-	at := sort.Search(len(places), func(i int) bool { return p.behind(p.entry(l, places[i].chat)) })
-	for _, pl := range places[at:] {
+	sorted := l.order(p.sort)
+	at := sort.Search(len(sorted), func(i int) bool { return p.behind(p.entry(l, sorted[i].chat)) })
+	for _, pl := range sorted[at:] {
 		if !p.full && pl.stamp < p.since {
 			break
 		}
@@ -302,7 +302,7 @@ func (r *Reader) leftSince(ctx context.Context, p *pager, since int64, q store.Q
 	if q.To == "" {
 		q.To = table.FirstLeft
 	}
-	most := q.Limit
+	limit := q.Limit
 	q.Limit = 0
 	var out []entry
 	add := func(row table.UserChat) {
@@ -312,7 +312,7 @@ func (r *Reader) leftSince(ctx context.Context, p *pager, since int64, q store.Q
 	}
 	err := r.query(ctx, q, func(row store.Row) error {
 		add(table.LeftLogFrom(p.user, row))
-		if most > 0 && len(out) > most {
+		if limit > 0 && len(out) > limit {
 			return errStop
 		}
 		return nil
@@ -370,9 +370,9 @@ func decodeCursor(b []byte) (cursor, error) {
 }
 
 // pageSize is the size that a request asks for: 0 means the default.
-func pageSize(wanted, fallback, most int) int {
+func pageSize(wanted, fallback, limit int) int {
 	if wanted <= 0 {
 		return fallback
 	}
-	return min(wanted, most)
+	return min(wanted, limit)
 }

@@ -118,8 +118,8 @@ func (l *lab) committed(group string) int64 {
 	return o.At
 }
 
-// letters are n values of some keys, that are fine but for some.
-func letters(n int, not map[int]string) (values []string) {
+// deadLetters are n values of some keys, that are fine but for some.
+func deadLetters(n int, not map[int]string) (values []string) {
 	for i := range n {
 		kind := not[i]
 		if kind == "" {
@@ -130,12 +130,12 @@ func letters(n int, not map[int]string) (values []string) {
 	return values
 }
 
-// After a dead letter of offset 103 the group has committed 104: not before the letter is
+// After a dead letter of offset 103 the group has committed 104: not before the dead letter is
 // written, not without it, and no more than that (K-105, K-145).
 func TestCommitAfterADeadLetter(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		t.Run(fmt.Sprint("letter fails=", fails), func(t *testing.T) {
-			inLabs(t, letters(110, map[int]string{103: "poison", 104: "waits"}), func(t *testing.T, l *lab) {
+			inLabs(t, deadLetters(110, map[int]string{103: "poison", 104: "waits"}), func(t *testing.T, l *lab) {
 				written := 0
 				e := l.engine("g", func(_ context.Context, r *kafka.Record) error {
 					switch {
@@ -161,11 +161,11 @@ func TestCommitAfterADeadLetter(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 				defer cancel()
 				_ = e.Run(ctx)
-				want, letters := int64(104), 1
+				want, deadLetters := int64(104), 1
 				if fails {
-					want, letters = 103, 0
+					want, deadLetters = 103, 0
 				}
-				if at := l.committed("g"); at != want || written != letters {
+				if at := l.committed("g"); at != want || written != deadLetters {
 					t.Errorf("committed is %d with %d letters, not %d", at, written, want)
 				}
 			})
@@ -185,7 +185,7 @@ func TestEndAtEveryRecordOfABatch(t *testing.T) {
 		"stop":  {9, func(stop func()) error { stop(); return context.Canceled }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inLabs(t, letters(batch, nil), func(t *testing.T, l *lab) {
+			inLabs(t, deadLetters(batch, nil), func(t *testing.T, l *lab) {
 				for bad := int64(0); bad < batch; bad += tt.step {
 					l.endAt(fmt.Sprint("g", bad), bad, batch, tt.end)
 				}
@@ -238,7 +238,7 @@ func TestPoisonStopsNobodyForASecond(t *testing.T) {
 		"ignored":   func() error { return Fail(Ignored, "newer", nil) },
 	} {
 		t.Run(kind, func(t *testing.T) {
-			inLabs(t, letters(20, map[int]string{3: "poison"}), func(t *testing.T, l *lab) {
+			inLabs(t, deadLetters(20, map[int]string{3: "poison"}), func(t *testing.T, l *lab) {
 				var mu sync.Mutex
 				var met time.Time
 				late := map[int64]time.Duration{} // behind the poison, same key and others

@@ -1,9 +1,9 @@
 // Package consume is the consumer engine: it reads topics as a member of a group, passes
 // records to a handler, and decides by the class of a failure what happens to a record.
 //
-// It owns commits, order, retries, and when a dead letter is written. It does not own what
-// a record means (the handler), where records come from (a Session: package kafka, or package
-// eventlog/session), which record crashed a process (package crashlog), or the form of a dead letter (package letter).
+// It owns commits, order, retries, and when a dead letter is written. It does not own what a record means (the
+// handler), where records come from (a Session: package kafka, or package eventlog/session), which record crashed a
+// process (package crashlog), or the form of a dead letter (package encoding).
 //
 // # Rules
 //

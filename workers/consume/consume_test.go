@@ -174,10 +174,10 @@ func TestDeadLetterIsTheRecordByteForByte(t *testing.T) {
 }
 
 func TestPublisherWritesToTheTopic(t *testing.T) {
-	kafkatest.Each(t, publishesLetters)
+	kafkatest.Each(t, publishesDeadLetters)
 }
 
-func publishesLetters(t *testing.T, b *kafkatest.Broker) {
+func publishesDeadLetters(t *testing.T, b *kafkatest.Broker) {
 	mark := b.Mark(t, kafka.DeadLetters)
 	c, err := kafka.NewProducer(b.Addr)
 	testkit.Must(t, err)

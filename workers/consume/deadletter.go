@@ -5,11 +5,11 @@ import (
 
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/workers/deadletter/letter"
+	"github.com/parley-chat/parley/workers/deadletter/encoding"
 )
 
 // DeadLetter is a record that could not be processed.
-type DeadLetter = letter.Letter
+type DeadLetter = encoding.DeadLetter
 
 // Publisher writes dead letters to their topic in Kafka, see Writer.
 func Publisher(c *kafka.Client, frame func(payload []byte) ([]byte, error)) func(context.Context, DeadLetter) error {
@@ -31,7 +31,7 @@ func Writer(
 			return err
 		}
 		key := d.Record.Key
-		if key == nil { // letters without a key are spread by their position
+		if key == nil { // dead letters without a key are spread by their position
 			key = []byte(d.ID())
 		}
 		return publish(ctx, &kafka.Record{
@@ -47,7 +47,7 @@ func Writer(
 // must not be committed before, or a crash in between would lose it.
 func (e *Engine) deadLetter(ctx context.Context, r *kafka.Record, attempts int, failure error) error {
 	d := DeadLetter{
-		Record: r, Group: e.cfg.Group, Consumer: e.cfg.Consumer, Class: letter.Class(ClassOf(failure).String()),
+		Record: r, Group: e.cfg.Group, Consumer: e.cfg.Consumer, Class: encoding.Class(ClassOf(failure).String()),
 		Reason:   Reason(failure),
 		FailedAt: e.cfg.Clock(), Attempts: attempts,
 	}

@@ -39,7 +39,7 @@ func TestParkingNeedsTheOwnership(t *testing.T) {
 }
 
 // After a crash records may come again that were finished before their key was parked: they are
-// finished, and only what follows has letters.
+// finished, and only what follows has dead letters.
 func TestFinishedBeforeTheKeyWasParked(t *testing.T) {
 	l, s := newLedger(t, storetest.NewMemory(time.Now)), &shelf{}
 	e, err := New(Config{Addr: "-", Group: "g", Consumer: "me", Topics: []string{topic}, Store: l.store, Clock: time.Now,

@@ -59,7 +59,7 @@ func (p *parking) load(ctx context.Context, topic string) error {
 	return nil
 }
 
-// has reports whether a record's key was parked when it was last looked at.
+// has reports whether a record's key was parked when it was last checked.
 func (p *parking) has(r *kafka.Record) bool {
 	if p == nil {
 		return false

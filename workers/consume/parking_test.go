@@ -38,7 +38,7 @@ func (s *shelf) write(_ context.Context, d DeadLetter) error {
 	return nil
 }
 
-// of returns the letters of a key, each once.
+// of returns the dead letters of a key, each once.
 func (s *shelf) of(key string) (out []DeadLetter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +63,8 @@ func (r *fixture) aggregates(l *ledger, s *shelf, change func(*Config)) *Engine 
 	})
 }
 
-// redrive works on the letters of a key like an operator, and releases it if there is no more.
+// redrive works on the dead letters of a key like an operator, and releases it if there is no
+// more.
 func (r *fixture) redrive(l *ledger, s *shelf, key string) (released bool) {
 	r.t.Helper()
 	rows, err := parked.List(r.t.Context(), r.store, parked.Select{Group: r.group, Topic: topic, Key: key})
@@ -77,7 +78,7 @@ func (r *fixture) redrive(l *ledger, s *shelf, key string) (released bool) {
 		testkit.Must(r.t, AggregateHandler(l.handle).One(l.store)(ctx, d.Record))
 	}
 	if len(list) == 0 || !parked.IsLast(&rows[0], list[len(list)-1].Record) {
-		return false // a record was parked and its letter is not written yet
+		return false // a record was parked and its dead letter is not written yet
 	}
 	released, err = parked.Release(r.t.Context(), r.store, rows[0])
 	testkit.Must(r.t, err)
@@ -133,16 +134,16 @@ func TestFailureStaysWithItsAggregate(t *testing.T) {
 		stop := r.run(e)
 		defer stop()
 		r.settled(l, map[string]int64{"a": 2, "b": 2, "c": 2})
-		letters := func(n int) {
+		deadLetters := func(n int) {
 			t.Helper()
 			testkit.Eventually(t, fmt.Sprintf("%d dead letters", n), func() bool { return len(s.of("a")) == n })
 		}
-		letters(3)
+		deadLetters(3)
 		// The group has moved on.
 		testkit.Eventually(t, "the commit", func() bool { return r.committed(5) > sent[8].Offset })
 		r.inPartition(5, "a ok 6", "b ok 3")
 		r.settled(l, map[string]int64{"a": 2, "b": 3})
-		letters(4)
+		deadLetters(4)
 		behind := fmt.Sprintf("permanent: waits behind %s/5/%d", topic, sent[3].Offset)
 		for i, want := range []string{"permanent: bad schema", behind, behind, behind} {
 			if d := s.of("a")[i]; numberOf(d.Record) != int64(3+i) || d.Reason != want || d.Attempts != 1 || d.Group != r.group {
@@ -341,9 +342,9 @@ func TestOnlyTheOwnerParks(t *testing.T) {
 type firstMember struct{}
 
 // A dead letter cannot be written after its key was parked, and the process ends: the record
-// comes again and is not tried again, its letter says why it failed, and the row counts it once
-// (EV39).
-func TestLetterAfterTheRow(t *testing.T) {
+// comes again and is not tried again, its dead letter says why it failed, and the row counts it
+// once (EV39).
+func TestDeadLetterAfterTheRow(t *testing.T) {
 	alongside(t)
 	each(t, func(t *testing.T, r *fixture) {
 		l, s := newLedger(t, r.store), &shelf{}

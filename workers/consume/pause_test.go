@@ -142,7 +142,7 @@ func (l *sickLog) Read(ctx context.Context, p kafka.Partition, from int64, maxBy
 // reports its lag and that it is stalled, and it continues at the same record.
 func TestPauseAfterReadErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newStoreLab(t, letters(3, nil))
+		l := newStoreLab(t, deadLetters(3, nil))
 		sick := &sickLog{Log: l.log}
 		var handled atomic.Int64
 		e := l.engine("g", func(context.Context, *kafka.Record) error { handled.Add(1); return nil },
@@ -153,7 +153,7 @@ func TestPauseAfterReadErrors(t *testing.T) {
 		go func() { done <- e.Run(ctx) }()
 		testkit.Advance(10 * time.Second)
 		sick.sick.Store(true)
-		for _, v := range letters(4, nil) {
+		for _, v := range deadLetters(4, nil) {
 			testkit.Must(t, l.log.publish(t.Context(), &kafka.Record{Topic: topic, Value: []byte(v)}))
 		}
 		testkit.Advance(10 * time.Second)

@@ -132,7 +132,7 @@ func testPoison(t *testing.T, r *fixture) {
 	var longest time.Duration
 	e := r.engine(func(c *Config) {
 		c.Topics = []string{kafka.MessagesPersisted}
-		c.WriteDeadLetter = r.letters()
+		c.WriteDeadLetter = r.deadLetters()
 		check := func(rec *kafka.Record) (event.Event, error) {
 			e, err := p.serde.Decode(context.Background(), rec.Key, rec.Value)
 			if err != nil {
@@ -223,7 +223,7 @@ func testPoison(t *testing.T, r *fixture) {
 		t.Errorf("%d pauses, expected up to 2 for each of %d failed records; %d skipped, expected 0", s.Pauses, failing,
 			s.Skipped)
 	}
-	r.checkLetters(mark, dead, func(at position) int32 {
+	r.checkDeadLetters(mark, dead, func(at position) int32 {
 		if kind := wrong[dead[at]]; kind == "panic" || kind == "failure" {
 			return 3
 		}
@@ -233,12 +233,12 @@ func testPoison(t *testing.T, r *fixture) {
 		longest.Round(time.Millisecond))
 }
 
-// checkLetters reads the topic of dead letters and fails unless it has one for each record,
+// checkDeadLetters reads the topic of dead letters and fails unless it has one for each record,
 // with the record's bytes, in the partition of its key.
-func (r *fixture) checkLetters(from kafkatest.Mark, want map[position]*kafka.Record, attempts func(position) int32) {
+func (r *fixture) checkDeadLetters(from kafkatest.Mark, want map[position]*kafka.Record, attempts func(position) int32) {
 	r.t.Helper()
 	seen := map[position]bool{}
-	r.readLetters(from, func(rec *kafka.Record) bool {
+	r.readDeadLetters(from, func(rec *kafka.Record) bool {
 		var m eventv1.DeadLetter
 		testkit.Must(r.t, proto.Unmarshal(rec.Value[6:], &m))
 		md, old := m.GetDlqMetadata(), m.GetOriginalRecord()

@@ -105,8 +105,8 @@ func (l *storeLog) read(t testing.TB, topic string, each func(*kafka.Record) (en
 	})
 }
 
-// letters writes dead letters to their topic.
-func (r *fixture) letters() func(context.Context, DeadLetter) error {
+// deadLetters writes dead letters to their topic.
+func (r *fixture) deadLetters() func(context.Context, DeadLetter) error {
 	frame := func(b []byte) ([]byte, error) { return event.Frame(1, b) }
 	if r.log != nil {
 		return Writer(func(ctx context.Context, rec *kafka.Record) error { return r.log.publish(ctx, rec) }, frame)
@@ -116,8 +116,8 @@ func (r *fixture) letters() func(context.Context, DeadLetter) error {
 	return Publisher(c, frame)
 }
 
-// readLetters reads the topic of dead letters until each says that it has enough.
-func (r *fixture) readLetters(from kafkatest.Mark, each func(*kafka.Record) (enough bool)) {
+// readDeadLetters reads the topic of dead letters until each says that it has enough.
+func (r *fixture) readDeadLetters(from kafkatest.Mark, each func(*kafka.Record) (enough bool)) {
 	r.t.Helper()
 	if r.log != nil {
 		r.log.read(r.t, kafka.DeadLetters, each)

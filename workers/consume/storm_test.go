@@ -169,15 +169,15 @@ func TestParallelAggregates(t *testing.T) {
 	r := newFixture(t, kafkatest.InProcess(t))
 	l, s := newLedger(t, r.store), &shelf{}
 	var mu sync.Mutex
-	busy, most := 0, 0
+	busy, limit := 0, 0
 	all := make(chan struct{})
 	together := sync.OnceFunc(func() { close(all) })
 	e := r.aggregates(l, s, func(c *Config) {
 		c.Parallel = 8
 		c.Aggregate = func(ctx context.Context, records []*kafka.Record) (Effect, error) {
 			mu.Lock()
-			if busy++; busy > most {
-				most = busy
+			if busy++; busy > limit {
+				limit = busy
 			}
 			if busy == 8 {
 				together()
@@ -208,18 +208,18 @@ func TestParallelAggregates(t *testing.T) {
 		want[fmt.Sprint("k", k)] = each
 	}
 	r.settled(l, want)
-	if most != 8 {
-		t.Errorf("%d calls at a time, expected 8", most)
+	if limit != 8 {
+		t.Errorf("%d calls at a time, expected 8", limit)
 	}
 }
 
-// Processes are killed at any point while they keep a ledger in the store and one key is
-// parked: in the end every record has had its effect once and in order, and the letters of the
-// parked key are all there, in order (EV19, EV21, EV36, EV39).
-// PARLEY_KILLS sets half of the number of kills, or the time for them.
+// Processes are killed at any point while they keep a ledger in the store and one key is parked:
+// in the end every record has had its effect once and in order, and the dead letters of the
+// parked key are all there, in order (EV19, EV21, EV36, EV39). PARLEY_KILLS sets half of the
+// number of kills, or the time for them.
 func TestKilledAggregates(t *testing.T) {
-	most := testkit.Most(t, "PARLEY_KILLS", usualKills, 50)
-	each := 60 + 8*most // records of a key: enough that some are left at the last kill
+	limit := testkit.Most(t, "PARLEY_KILLS", usualKills, 50)
+	each := 60 + 8*limit // records of a key: enough that some are left at the last kill
 	var values []string
 	for n := range each {
 		for k := range killedKeys {
@@ -230,7 +230,7 @@ func TestKilledAggregates(t *testing.T) {
 			values = append(values, fmt.Sprintf("chat%d %s %d", k, kind, n+1))
 		}
 	}
-	homes(t, values, func(t *testing.T, h *home) { killedAggregates(t, h, each, most) })
+	homes(t, values, func(t *testing.T, h *home) { killedAggregates(t, h, each, limit) })
 }
 
 const (
@@ -238,8 +238,8 @@ const (
 	usualKills            = 2      // half of the kills of a plain go test
 )
 
-func killedAggregates(t *testing.T, h *home, each, most int) {
-	var letters []int64
+func killedAggregates(t *testing.T, h *home, each, limit int) {
+	var deadLetters []int64
 	finished := map[string]int64{}
 	follow := func(p *process, enough func() bool) (ended bool) {
 		for line := range p.lines {
@@ -250,8 +250,8 @@ func killedAggregates(t *testing.T, h *home, each, most int) {
 			}
 			fresh := true // what is repeated after a kill makes no progress
 			switch {
-			case f[0] == "dead" && !slices.Contains(letters, n):
-				letters = append(letters, n)
+			case f[0] == "dead" && !slices.Contains(deadLetters, n):
+				deadLetters = append(deadLetters, n)
 			case f[0] == "applied" && n > finished[f[1]]:
 				finished[f[1]] = n
 			default:
@@ -269,11 +269,11 @@ func killedAggregates(t *testing.T, h *home, each, most int) {
 				return false
 			}
 		}
-		return len(letters) == each-killedBad+1
+		return len(deadLetters) == each-killedBad+1
 	}
 	kill := func(n int) {
 		if all() {
-			t.Fatalf("all was finished after %d kills, expected some to be left for %d", n, 2*most)
+			t.Fatalf("all was finished after %d kills, expected some to be left for %d", n, 2*limit)
 		}
 		p := h.start("aggregates")
 		left := []int{1, 14, 30, 2, 45, 20, 5, 9}[n%8]
@@ -285,7 +285,7 @@ func killedAggregates(t *testing.T, h *home, each, most int) {
 		_ = p.cmd.Wait()
 	}
 	for n := range testkit.Rounds(t, "PARLEY_KILLS", usualKills) {
-		if n == most {
+		if n == limit {
 			break
 		}
 		kill(2 * n)
@@ -296,9 +296,9 @@ func killedAggregates(t *testing.T, h *home, each, most int) {
 		follow(p, all)
 	}
 	p.end(t)
-	for i, n := range letters {
+	for i, n := range deadLetters {
 		if n != int64(killedBad+i) {
-			t.Fatalf("the letters are of records %v, expected %d and all behind it, in order", letters, killedBad)
+			t.Fatalf("the letters are of records %v, expected %d and all behind it, in order", deadLetters, killedBad)
 		}
 	}
 	eng, err := openEngine(h.dir)
@@ -321,7 +321,7 @@ func killedAggregates(t *testing.T, h *home, each, most int) {
 // childLedger is the handler of a child that keeps a ledger and prints what is committed.
 func childLedger(cfg *Config) {
 	l := &ledger{store: cfg.Store, wrong: func(format string, args ...any) { fmt.Printf("error "+format+" 0\n", args...) }}
-	cfg.Store = tellingStore{cfg.Store}
+	cfg.Store = reportingStore{cfg.Store}
 	cfg.Handle = nil
 	cfg.Aggregate = func(ctx context.Context, records []*kafka.Record) (Effect, error) {
 		records = records[:min(len(records), 2)] // many effects, so that kills fall between them
@@ -348,10 +348,10 @@ func childLedger(cfg *Config) {
 	}
 }
 
-// tellingStore prints which effects are committed.
-type tellingStore struct{ store.Store }
+// reportingStore prints which effects are committed.
+type reportingStore struct{ store.Store }
 
-func (s tellingStore) Transact(ctx context.Context, p store.Plan) error {
+func (s reportingStore) Transact(ctx context.Context, p store.Plan) error {
 	err := s.Store.Transact(ctx, p)
 	for _, w := range p.Writes {
 		if err == nil && w.Key.Table == store.Notifications {

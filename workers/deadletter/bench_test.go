@@ -14,19 +14,19 @@ import (
 	"github.com/parley-chat/parley/workers/consume"
 )
 
-// A call on a topic of 5,000 letters, all of which it reads.
+// A call on a topic of 5,000 dead letters, all of which it reads.
 func BenchmarkCount(b *testing.B) {
 	broker := kafkatest.InProcess(b)
 	c, err := kafka.NewProducer(broker.Addr)
 	testkit.Must(b, err)
 	b.Cleanup(c.Close)
 	write := consume.Publisher(c, func(b []byte) ([]byte, error) { return append([]byte{0, 0, 0, 0, 9, 0}, b...), nil })
-	const letters, writers = 5_000, 50
+	const deadLetters, writers = 5_000, 50
 	done := make(chan error, writers)
 	for w := range writers {
 		go func() {
 			var err error
-			for n := w; n < letters && err == nil; n += writers {
+			for n := w; n < deadLetters && err == nil; n += writers {
 				rec := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: int32(n % 64), Offset: int64(n),
 					Key: fmt.Append(nil, "chat", n%100), Value: make([]byte, 400)}
 				err = write(context.Background(),
@@ -43,9 +43,9 @@ func BenchmarkCount(b *testing.B) {
 		Logger: slog.New(slog.DiscardHandler)})
 	testkit.Must(b, err)
 	for b.Loop() {
-		if _, all, err := m.Count(b.Context(), Filter{}); err != nil || all != letters {
+		if _, all, err := m.Count(b.Context(), Filter{}); err != nil || all != deadLetters {
 			b.Fatal(all, err)
 		}
 	}
-	b.ReportMetric(float64(letters)*float64(b.N)/b.Elapsed().Seconds(), "letters/s")
+	b.ReportMetric(float64(deadLetters)*float64(b.N)/b.Elapsed().Seconds(), "letters/s")
 }

@@ -2,12 +2,12 @@
 // redrive them to the group that gave them up, or discard them.
 //
 // There are two kinds behind one small interface: records of the event log that a consumer
-// group could not process (a record of the topic of dead letters, package letter), and
+// group could not process (a record of the topic of dead letters, package encoding), and
 // messages of durable topics that failed too often for a group (package topic). The result
 // for each of them is a row in the store. The package does not own the handlers or the
 // permission to call it. A dead letter that is redriven goes to the group that gave it up
 // alone: an event straight to its handler, a message back into its topic, addressed.
-// Letters are read where they stand, one partition after the other, and never kept: a call
+// Dead letters are read where they stand, one partition after the other, and never kept: a call
 // costs what is there.
 //
 // Concurrency: all methods may be called from many goroutines. Two callers that work on the
@@ -28,19 +28,19 @@ import (
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
-	"github.com/parley-chat/parley/workers/deadletter/letter"
+	"github.com/parley-chat/parley/workers/deadletter/encoding"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 )
 
 // Limits of a call.
 const (
-	maxLetters = 10_000
-	maxIDs     = 1_000
-	maxActor   = 128                 // bytes
-	maxResult  = 1_024               // bytes
-	keepFor    = 40 * 24 * time.Hour // longer than the topic keeps the letter
-	maxSeen    = 100_000
+	maxDeadLetters = 10_000
+	maxIDs         = 1_000
+	maxActor       = 128                 // bytes
+	maxResult      = 1_024               // bytes
+	keepFor        = 40 * 24 * time.Hour // longer than the topic keeps the dead letter
+	maxSeen        = 100_000
 )
 
 // Errors of this package.
@@ -50,11 +50,11 @@ var (
 	ErrUnavailable = errors.New("deadletter: the event log cannot be read")
 )
 
-// Status says what was done about a letter. Its values are those of the operators' API, in
+// Status says what was done about a dead letter. Its values are those of the operators' API, in
 // small letters.
 type Status string
 
-// The states of a letter.
+// The states of a dead letter.
 const (
 	Open      Status = "open"      // nothing was done, or it failed again
 	Running   Status = "running"   // a caller redrives it just now
@@ -63,9 +63,9 @@ const (
 	failed    Status = "failed"    // as stored; to users it is open, with a result
 )
 
-// Letter is a dead letter, and what was done about it.
-type Letter struct {
-	letter.Letter
+// DeadLetter is a dead letter, and what was done about it.
+type DeadLetter struct {
+	encoding.DeadLetter
 	Status Status
 	// Handling is the last action on it: actor, time and result; zero if there was none.
 	Handling table.DeadLetter
@@ -78,10 +78,11 @@ type Letter struct {
 
 	row      store.Item // of Handling, as it was read
 	position Position
-	topic    *topicLetter // nil: of an event
+	topic    *topicDeadLetter // nil: of an event
 }
 
-// Source is a kind of letters. Its values are those of the operators' API, in small letters.
+// Source is a kind of dead letters. Its values are those of the operators' API, in small
+// letters.
 type Source string
 
 // The sources, in the order of lists.
@@ -90,7 +91,7 @@ const (
 	Topics Source = "topics" // messages of durable topics
 )
 
-// Position is where a letter stands. The zero Position is before all.
+// Position is where a dead letter stands. The zero Position is before all.
 type Position struct {
 	Source    Source // empty: the first
 	Log       string // topic, of a topic's message
@@ -100,15 +101,15 @@ type Position struct {
 	Group     string // of a parked message
 }
 
-// source has the letters of one kind.
+// source has the dead letters of one kind.
 type source interface {
 	name() Source
-	// scan passes letters to f in their order from a position on: those that the filter
+	// scan passes dead letters to f in their order from a position on: those that the filter
 	// selects, and maybe others. An error of f ends it and is returned.
-	scan(ctx context.Context, filter *Filter, from Position, f func(Letter) error) error
+	scan(ctx context.Context, filter *Filter, from Position, f func(DeadLetter) error) error
 }
 
-// Filter selects letters; an empty field selects all.
+// Filter selects dead letters; an empty field selects all.
 type Filter struct {
 	Source        Source
 	IDs           []string
@@ -135,7 +136,7 @@ func (f Filter) validate() error {
 }
 
 // matches checks all but the status.
-func (f Filter) matches(l *Letter) bool {
+func (f Filter) matches(l *DeadLetter) bool {
 	return (f.Source == "" || f.Source == l.Source) && (len(f.IDs) == 0 || slices.Contains(f.IDs, l.ID())) &&
 		(f.Group == "" || f.Group == l.Group) &&
 		(f.Topic == "" || f.Topic == l.Record.Topic || f.Topic == declared(l.Record.Topic)) &&
@@ -165,7 +166,7 @@ type Config struct {
 	Addr   string         // of Kafka
 	Kafka  []kafka.Option // for its clients
 	Store  store.Store
-	Topics TopicLetters // of durable topics; nil: there are none here
+	Topics TopicDeadLetters // of durable topics; nil: there are none here
 	Clock  func() time.Time
 	Logger *slog.Logger
 }
@@ -181,9 +182,9 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Addr == "" || cfg.Store == nil || cfg.Clock == nil || cfg.Logger == nil {
 		return nil, errors.New("deadletter: incomplete configuration")
 	}
-	m := &Manager{cfg, []source{&eventLetters{cfg}}}
+	m := &Manager{cfg, []source{&eventDeadLetters{cfg}}}
 	if cfg.Topics != nil {
-		m.sources = append(m.sources, &topicLetters{cfg.Topics})
+		m.sources = append(m.sources, &topicDeadLetters{cfg.Topics})
 	}
 	return m, nil
 }
@@ -191,13 +192,13 @@ func New(cfg Config) (*Manager, error) {
 // errStop ends a scan early.
 var errStop = errors.New("stop")
 
-// scan passes the letters that a filter selects to onLetter, in the order of lists from a
-// position on. errStop ends it without an error.
-func (m *Manager) scan(ctx context.Context, f Filter, from Position, onLetter func(*Letter) error) error {
+// scan passes the dead letters that a filter selects to onDeadLetter, in the order of lists from
+// a position on. errStop ends it without an error.
+func (m *Manager) scan(ctx context.Context, f Filter, from Position, onDeadLetter func(*DeadLetter) error) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
-	s := scanner{manager: m, filter: f, onLetter: onLetter, seen: map[string]bool{}}
+	s := scanner{manager: m, filter: f, onDeadLetter: onDeadLetter, seen: map[string]bool{}}
 	begun := from.Source == ""
 	for _, src := range m.sources {
 		at := Position{}
@@ -207,7 +208,7 @@ func (m *Manager) scan(ctx context.Context, f Filter, from Position, onLetter fu
 		if !begun || (f.Source != "" && f.Source != src.name()) {
 			continue
 		}
-		err := src.scan(ctx, &f, at, func(l Letter) error { return s.add(ctx, l) })
+		err := src.scan(ctx, &f, at, func(l DeadLetter) error { return s.add(ctx, l) })
 		if err == nil {
 			err = s.flush(ctx)
 		}
@@ -223,20 +224,20 @@ func (m *Manager) scan(ctx context.Context, f Filter, from Position, onLetter fu
 
 // scanner is one scan.
 type scanner struct {
-	manager  *Manager
-	filter   Filter
-	onLetter func(*Letter) error
-	seen     map[string]bool
-	chunk    []Letter
+	manager      *Manager
+	filter       Filter
+	onDeadLetter func(*DeadLetter) error
+	seen         map[string]bool
+	chunk        []DeadLetter
 }
 
-// add takes the next letter.
-func (s *scanner) add(ctx context.Context, l Letter) error {
+// add takes the next dead letter.
+func (s *scanner) add(ctx context.Context, l DeadLetter) error {
 	id := l.ID()
-	if s.seen[id] || !s.filter.matches(&l) { // seen: a consumer crashed between the letter and its commit
+	if s.seen[id] || !s.filter.matches(&l) { // seen: a consumer crashed between the dead letter and its commit
 		return nil
 	}
-	bounded.Put(s.seen, id, true, maxSeen) // the row of a letter that comes twice tells so, too
+	bounded.Put(s.seen, id, true, maxSeen) // the row of a dead letter that comes twice tells so, too
 	s.chunk = append(s.chunk, l)
 	if len(s.chunk) == store.MaxBatchGet || s.complete() {
 		return s.flush(ctx)
@@ -244,12 +245,12 @@ func (s *scanner) add(ctx context.Context, l Letter) error {
 	return nil
 }
 
-// complete reports whether all letters that the filter names were found.
+// complete reports whether all dead letters that the filter names were found.
 func (s *scanner) complete() bool {
 	return len(s.filter.IDs) > 0 && len(s.seen) == len(s.filter.IDs)
 }
 
-// flush reads the rows of the letters that have come, and passes those on that the filter
+// flush reads the rows of the dead letters that have come, and passes those on that the filter
 // selects.
 func (s *scanner) flush(ctx context.Context) error {
 	if err := s.manager.loadRows(ctx, s.chunk); err != nil {
@@ -257,7 +258,7 @@ func (s *scanner) flush(ctx context.Context) error {
 	}
 	for i := range s.chunk {
 		if l := &s.chunk[i]; s.filter.matchesStatus(l.Status) {
-			if err := s.onLetter(l); err != nil {
+			if err := s.onDeadLetter(l); err != nil {
 				return err
 			}
 		}
@@ -269,28 +270,28 @@ func (s *scanner) flush(ctx context.Context) error {
 	return nil
 }
 
-// key is the key of the letter's row. A parked message has none: once it is not parked any
-// more it is no letter.
-func (l *Letter) key() store.Key {
+// key is the key of the dead letter's row. A parked message has none: once it is not parked any
+// more it is no dead letter.
+func (l *DeadLetter) key() store.Key {
 	if l.topic != nil {
-		p := l.topic.Place
-		return table.TopicLetterKey(l.topic.Number, p.Partition, p.Position)
+		p := l.topic.LogPosition
+		return table.TopicDeadLetterKey(l.topic.Number, p.Partition, p.Position)
 	}
 	return table.DeadLetterKey(l.Group, l.Record.Topic, l.Record.Partition, l.Record.Offset)
 }
 
 // ID identifies a dead letter: two of one record and group are the same.
-func (l *Letter) ID() string {
+func (l *DeadLetter) ID() string {
 	if l.topic != nil {
-		return l.topic.Place.ID()
+		return l.topic.LogPosition.ID()
 	}
-	return l.Letter.ID()
+	return l.DeadLetter.ID()
 }
 
-// loadRows reads what was done about letters, at most store.MaxBatchGet.
-func (m *Manager) loadRows(ctx context.Context, list []Letter) error {
+// loadRows reads what was done about dead letters, at most store.MaxBatchGet.
+func (m *Manager) loadRows(ctx context.Context, list []DeadLetter) error {
 	var keys []store.Key
-	var of []*Letter
+	var of []*DeadLetter
 	for i := range list {
 		if !list[i].Parked {
 			keys, of = append(keys, list[i].key()), append(of, &list[i])
@@ -309,14 +310,14 @@ func (m *Manager) loadRows(ctx context.Context, list []Letter) error {
 	return nil
 }
 
-func (l *Letter) setRow(row store.Item, now time.Time) {
+func (l *DeadLetter) setRow(row store.Item, now time.Time) {
 	l.row = row
 	if row != nil {
 		l.Status, l.Handling = StatusOf(row, now)
 	}
 }
 
-// StatusOf reads the row of what was done about a letter, nil for nothing.
+// StatusOf reads the row of what was done about a dead letter, nil for nothing.
 func StatusOf(row store.Item, now time.Time) (Status, table.DeadLetter) {
 	if row == nil {
 		return Open, table.DeadLetter{}
@@ -334,7 +335,7 @@ func StatusOf(row store.Item, now time.Time) (Status, table.DeadLetter) {
 
 // setStatus writes the action on a dead letter, unless another caller has changed its
 // status meanwhile.
-func (m *Manager) setStatus(ctx context.Context, l *Letter, s Status, actor, result string) error {
+func (m *Manager) setStatus(ctx context.Context, l *DeadLetter, s Status, actor, result string) error {
 	if l.Parked {
 		return nil // the machine of its partition says so
 	}

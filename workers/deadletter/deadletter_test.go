@@ -21,7 +21,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/workers/consume"
-	"github.com/parley-chat/parley/workers/deadletter/letter"
+	"github.com/parley-chat/parley/workers/deadletter/encoding"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 )
@@ -68,11 +68,11 @@ func (r *fixture) add(group, key string, n int) *kafka.Record {
 
 func (r *fixture) list(f Filter) (ids []string) {
 	r.t.Helper()
-	p, err := r.manager.List(r.t.Context(), f, maxLetters, Position{})
+	p, err := r.manager.List(r.t.Context(), f, maxDeadLetters, Position{})
 	if err != nil || p.Next != nil {
 		r.t.Fatal(p.Next, err)
 	}
-	for _, l := range p.Letters {
+	for _, l := range p.DeadLetters {
 		ids = append(ids, l.ID())
 	}
 	return ids
@@ -97,8 +97,8 @@ func TestListAndGet(t *testing.T) {
 		"topic":      {Filter{Topic: kafka.ChatsCreated}, 0},
 		"key":        {Filter{Key: "chat1"}, 8},
 		"reason":     {Filter{Reason: "reason 2"}, 10},
-		"class":      {Filter{Class: letter.Class("permanent")}, 30},
-		"no class":   {Filter{Class: letter.Class("unknown")}, 0},
+		"class":      {Filter{Class: encoding.Class("permanent")}, 30},
+		"no class":   {Filter{Class: encoding.Class("unknown")}, 0},
 		"after":      {Filter{After: r.now.Add(20 * time.Second)}, 10},
 		"before":     {Filter{Before: r.now.Add(20 * time.Second)}, 20},
 		"both":       {Filter{After: r.now.Add(5 * time.Second), Before: r.now.Add(7 * time.Second), Group: "projector"}, 1},
@@ -114,10 +114,10 @@ func TestListAndGet(t *testing.T) {
 	pages := 0
 	for from := (Position{}); ; pages++ {
 		p, err := r.manager.List(t.Context(), Filter{}, 7, from)
-		if err != nil || len(p.Letters) > 7 {
-			t.Fatalf("%d, %v", len(p.Letters), err)
+		if err != nil || len(p.DeadLetters) > 7 {
+			t.Fatalf("%d, %v", len(p.DeadLetters), err)
 		}
-		for _, l := range p.Letters {
+		for _, l := range p.DeadLetters {
 			if !slices.Contains(paged, l.ID()) { // the one that was written twice
 				paged = append(paged, l.ID())
 			}
@@ -152,7 +152,7 @@ func TestListAndGet(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, limit := range []int{0, maxLetters + 1} {
+	for _, limit := range []int{0, maxDeadLetters + 1} {
 		if _, err := r.manager.List(t.Context(), Filter{}, limit, Position{}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("limit %d: %v", limit, err)
 		}
@@ -350,10 +350,10 @@ func TestForeignRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, err := r.manager.List(t.Context(), Filter{Statuses: []Status{Discarded}}, 1, Position{})
-	if err != nil || len(p.Letters) != 1 {
+	if err != nil || len(p.DeadLetters) != 1 {
 		t.Fatal(p, err)
 	}
-	list := p.Letters
+	list := p.DeadLetters
 	if it, err := r.store.Get(t.Context(), list[0].key(), store.Strong); err != nil ||
 		it.Get(store.ExpiresAtField).Int64() < r.now.Add(31*24*time.Hour).Unix() {
 		t.Fatal(it, err)
@@ -398,8 +398,8 @@ func TestCount(t *testing.T) {
 	}
 	r.add("projector", "chat0", 100)
 	counts, all, err := r.manager.Count(t.Context(), Filter{})
-	if err != nil || all != 11 || len(counts) != 4 || counts[0].Letters != 4 ||
-		counts[0].Reason != "permanent: reason 0" || counts[0].Group != "fanout" || counts[3].Letters != 1 {
+	if err != nil || all != 11 || len(counts) != 4 || counts[0].DeadLetters != 4 ||
+		counts[0].Reason != "permanent: reason 0" || counts[0].Group != "fanout" || counts[3].DeadLetters != 1 {
 		t.Fatalf("%+v, %d, %v", counts, all, err)
 	}
 	if c := counts[0]; !c.First.Equal(r.now) || !c.Last.Equal(r.now.Add(9*time.Second)) ||
@@ -412,11 +412,11 @@ func TestCount(t *testing.T) {
 func TestWatch(t *testing.T) {
 	r := newFixture(t)
 	w := r.manager.Watch()
-	expect := func(letters int, oldest time.Duration) {
+	expect := func(deadLetters int, oldest time.Duration) {
 		t.Helper()
 		testkit.Must(t, w.count(t.Context()))
-		if got := w.Stats(); got.Letters != letters || got.Oldest != oldest {
-			t.Fatalf("%+v, not %d and %s", got, letters, oldest)
+		if got := w.Stats(); got.DeadLetters != deadLetters || got.Oldest != oldest {
+			t.Fatalf("%+v, not %d and %s", got, deadLetters, oldest)
 		}
 	}
 	expect(0, 0)
@@ -452,9 +452,9 @@ func TestWatchCountsAgain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
-	testkit.Eventually(t, "the letter is counted that was there", func() bool { return w.Stats().Letters == 1 })
+	testkit.Eventually(t, "the letter is counted that was there", func() bool { return w.Stats().DeadLetters == 1 })
 	r.add("fanout", "chat1", 1)
-	testkit.Eventually(t, "a later letter is counted", func() bool { return w.Stats().Letters == 2 })
+	testkit.Eventually(t, "a later letter is counted", func() bool { return w.Stats().DeadLetters == 2 })
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
@@ -463,7 +463,7 @@ func TestWatchCountsAgain(t *testing.T) {
 
 // A dead letter that was written before the fields for class and id existed is selected by its
 // class, and found by its id.
-func TestLetterWithoutFields(t *testing.T) {
+func TestDeadLetterWithoutFields(t *testing.T) {
 	r := newFixture(t)
 	c, err := kafka.NewProducer(r.manager.cfg.Addr)
 	testkit.Must(t, err)
@@ -481,7 +481,7 @@ func TestLetterWithoutFields(t *testing.T) {
 		c, &kafka.Record{Topic: kafka.DeadLetters, Value: append([]byte{0, 0, 0, 0, 9, 0}, payload...)}); err != nil {
 		t.Fatal(err)
 	}
-	if ids := r.list(Filter{Class: letter.Class("permanent")}); !slices.Equal(ids,
+	if ids := r.list(Filter{Class: encoding.Class("permanent")}); !slices.Equal(ids,
 		[]string{"fanout/messages.persisted/5/4"}) {
 		t.Errorf("letters of the class: %v", ids)
 	}

@@ -8,16 +8,16 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
-	"github.com/parley-chat/parley/workers/deadletter/letter"
+	"github.com/parley-chat/parley/workers/deadletter/encoding"
 )
 
-// eventLetters are the letters in the event log's topic of dead letters.
-type eventLetters struct{ cfg Config }
+// eventDeadLetters are the dead letters in the event log's topic of dead letters.
+type eventDeadLetters struct{ cfg Config }
 
-func (e *eventLetters) name() Source { return Events }
+func (e *eventDeadLetters) name() Source { return Events }
 
 // scan implements source. It skips records of other producers.
-func (e *eventLetters) scan(ctx context.Context, filter *Filter, from Position, f func(Letter) error) error {
+func (e *eventDeadLetters) scan(ctx context.Context, filter *Filter, from Position, f func(DeadLetter) error) error {
 	if filter.logs != nil && !filter.logs[""] || filter.onlyTopics() {
 		return nil
 	}
@@ -35,7 +35,7 @@ func (e *eventLetters) scan(ctx context.Context, filter *Filter, from Position, 
 	}
 	var own error // of f, as opposed to Kafka
 	err = lag.Read(ctx, e.cfg.Addr, spans, func(r *kafka.Record) error {
-		l, err := letterFrom(r)
+		l, err := deadLetterFrom(r)
 		if err != nil {
 			e.cfg.Logger.Warn("deadletter: a record is no dead letter", "partition", r.Partition, "offset", r.Offset)
 			return nil //nolint:nilerr // another producer wrote to the topic
@@ -52,7 +52,7 @@ func (e *eventLetters) scan(ctx context.Context, filter *Filter, from Position, 
 	return err
 }
 
-// onlyTopics reports whether a filter names letters, and none of them is an event's.
+// onlyTopics reports whether a filter names dead letters, and none of them is an event's.
 func (f *Filter) onlyTopics() bool {
 	for _, id := range f.IDs {
 		if strings.Count(id, "/") >= 3 {
@@ -62,14 +62,14 @@ func (f *Filter) onlyTopics() bool {
 	return len(f.IDs) > 0
 }
 
-func letterFrom(r *kafka.Record) (Letter, error) {
+func deadLetterFrom(r *kafka.Record) (DeadLetter, error) {
 	_, payload, err := event.Unframe(r.Value)
 	if err != nil {
-		return Letter{}, err
+		return DeadLetter{}, err
 	}
-	l, err := letter.Decode(payload)
-	return Letter{
-		Letter: l, Status: Open, Source: Events, First: l.FailedAt,
+	l, err := encoding.Decode(payload)
+	return DeadLetter{
+		DeadLetter: l, Status: Open, Source: Events, First: l.FailedAt,
 		position: Position{Source: Events, Partition: r.Partition, Offset: r.Offset},
 	}, err
 }

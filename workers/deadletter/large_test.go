@@ -14,7 +14,7 @@ import (
 // A dead letter of a record of 2 MiB, which compressed fits into its topic but not into a dead
 // letter, is written without the value: with the key, the position and the missing size. Its
 // redrive fails with a clear error, and others of its key stay behind it.
-func TestRecordTooLargeForItsLetter(t *testing.T) {
+func TestRecordTooLargeForItsDeadLetter(t *testing.T) {
 	r := newFixture(t)
 	large := &kafka.Record{
 		Topic: kafka.MessagesPersisted, Partition: 3, Offset: 77, Timestamp: r.now, Key: []byte("chat"),

@@ -13,7 +13,7 @@ import (
 	"github.com/parley-chat/parley/workers/consume"
 )
 
-// A call that selects a later letter of a key, by its id, time or reason, does not redrive
+// A call that selects a later dead letter of a key, by its id, time or reason, does not redrive
 // it before the earlier ones, which other calls may still redrive.
 func TestRedriveKeepsOrderAcrossCalls(t *testing.T) {
 	r := newFixture(t)
@@ -64,7 +64,7 @@ func TestRedriveKeepsOrderAcrossCalls(t *testing.T) {
 	}
 }
 
-// Two operators redrive the same key at once: the second does not pass the letter that the
+// Two operators redrive the same key at once: the second does not pass the dead letter that the
 // first is handling.
 func TestRedrivesOfTwoOperators(t *testing.T) {
 	r := newFixture(t)
@@ -99,7 +99,7 @@ func TestRedrivesOfTwoOperators(t *testing.T) {
 }
 
 // The order of a key holds across the versions of its topic. The declared name chooses the
-// letters of all versions, that of a later version its own.
+// dead letters of all versions, that of a later version its own.
 func TestRedriveKeepsOrderAcrossVersions(t *testing.T) {
 	r := newFixture(t)
 	for n, topic := range []string{"messages.persisted", "messages.persisted.v2", "chats.created"} {
@@ -142,7 +142,7 @@ func (g *gets) BatchGet(ctx context.Context, keys []store.Key, c store.Consisten
 	return g.Store.BatchGet(ctx, keys, c)
 }
 
-// To redrive a letter by its id, only the outcomes of its key's letters are read.
+// To redrive a dead letter by its id, only the outcomes of its key's dead letters are read.
 func TestRedriveByIDReadsLittle(t *testing.T) {
 	r := newFixture(t)
 	for n := range 40 {
@@ -154,7 +154,7 @@ func TestRedriveByIDReadsLittle(t *testing.T) {
 		Redrive{Actor: "ops", Rate: maxRate, Handlers: map[string]consume.Handler{
 			"fanout": func(context.Context, *kafka.Record) error { return nil },
 		}})
-	// The letter itself to find its key, then the two letters of the key.
+	// The dead letter itself to find its key, then the two dead letters of the key.
 	if err != nil || rep != (Report{Matched: 1, Done: 1}) || reads.keys != 3 {
 		t.Errorf("%+v, %d outcomes are read: %v", rep, reads.keys, err)
 	}

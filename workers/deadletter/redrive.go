@@ -11,24 +11,24 @@ import (
 	"github.com/parley-chat/parley/workers/consume"
 )
 
-// claimFor is how long a letter belongs to the call that redrives it. A handler has less
+// claimFor is how long a dead letter belongs to the call that redrives it. A handler has less
 // time.
 const (
 	claimFor    = 5 * time.Minute
 	handlerTime = time.Minute
 )
 
-// Rates, in letters a second.
+// Rates, in dead letters a second.
 const (
 	defaultRate = 100
 	maxRate     = 10_000
 )
 
-// maxFailed ends a redrive: when so many letters have failed again, their cause is not
+// maxFailed ends a redrive: when so many dead letters have failed again, their cause is not
 // repaired yet.
 const maxFailed = 1_000
 
-// Outcome is what a call did about a letter. Its values are those of the operators' API, in
+// Outcome is what a call did about a dead letter. Its values are those of the operators' API, in
 // small letters.
 type Outcome string
 
@@ -36,37 +36,37 @@ type Outcome string
 const (
 	Done      Outcome = "done"       // redriven or discarded; in a dry run, it would be
 	Failed    Outcome = "failed"     // again
-	Behind    Outcome = "behind"     // not tried: an earlier letter of its key blocks it
+	Behind    Outcome = "behind"     // not tried: an earlier dead letter of its key blocks it
 	NoHandler Outcome = "no_handler" // not tried: no handler here for its group
 	Taken     Outcome = "taken"      // not tried: another call has claimed or handled it
 )
 
-// OnOutcome gets the outcome of each letter; reason is that of a failure, or the id of the
-// letter that blocks this one. An error ends the call.
+// OnOutcome gets the outcome of each dead letter; reason is that of a failure, or the id of the
+// dead letter that blocks this one. An error ends the call.
 type OnOutcome func(id string, o Outcome, reason string) error
 
-// Redrive says how letters are redriven.
+// Redrive says how dead letters are redriven.
 type Redrive struct {
 	Actor     string                     // the operator, for the audit
-	Limit     int                        // letters to try; 0: all
+	Limit     int                        // dead letters to try; 0: all
 	DryRun    bool                       // report what would be done
-	Rate      int                        // letters a second; 0: defaultRate
+	Rate      int                        // dead letters a second; 0: defaultRate
 	Handlers  map[string]consume.Handler // by group
 	OnOutcome OnOutcome                  // may be nil
 }
 
-// Discard says how letters are discarded.
+// Discard says how dead letters are discarded.
 type Discard struct {
 	Actor     string    // the operator, for the audit
-	Reason    string    // kept with each letter
-	Limit     int       // letters; 0: all
+	Reason    string    // kept with each dead letter
+	Limit     int       // dead letters; 0: all
 	DryRun    bool      // report what would be done
 	OnOutcome OnOutcome // may be nil
 }
 
 // Report sums up what a call did.
 type Report struct {
-	Matched                                int // letters that the filter selects, up to the end of the call
+	Matched                                int // dead letters that the filter selects, up to the end of the call
 	Done, Failed, Behind, NoHandler, Taken int
 	More                                   bool // it ended at its limit, or at maxFailed
 }
@@ -91,19 +91,19 @@ func (r *Report) add(onOutcome OnOutcome, id string, o Outcome, reason string) e
 	return onOutcome(id, o, reason)
 }
 
-// full reports whether no more letters may be tried.
+// full reports whether no more dead letters may be tried.
 func (r *Report) full(limit int) bool {
 	r.More = limit > 0 && r.Done+r.Failed >= limit || r.Failed >= maxFailed
 	return r.More
 }
 
-// Redrive hands letters to the handlers of their groups, one after the other, those of one
-// key in the order in which they failed. The order holds over all calls: a letter is not
+// Redrive passes dead letters to the handlers of their groups, one after the other, those of one
+// key in the order in which they failed. The order holds over all calls: a dead letter is not
 // tried while an earlier one of its key is open, selected by this call or not, or runs in
-// another call. A handler sees consume.Redriven(ctx). A letter that its handler accepts is
+// another call. A handler sees consume.Redriven(ctx). A dead letter that its handler accepts is
 // redriven; one that fails stays open, with the result. The call ends early if ctx does;
-// when it is repeated, it continues with the open letters. A key that is parked is released
-// once none of its letters is open.
+// when it is repeated, it continues with the open dead letters. A key that is parked is released
+// once none of its dead letters is open.
 func (m *Manager) Redrive(ctx context.Context, f Filter, r Redrive) (Report, error) {
 	if r.Rate == 0 {
 		r.Rate = defaultRate
@@ -118,10 +118,10 @@ func (m *Manager) Redrive(ctx context.Context, f Filter, r Redrive) (Report, err
 	d := &redriver{manager: m, filter: f, how: r, blockedBy: map[string]string{},
 		tick: time.NewTicker(time.Second / time.Duration(r.Rate))}
 	defer d.tick.Stop()
-	// Letters that are not selected are read, too: they may block one that is.
+	// Dead letters that are not selected are read, too: they may block one that is.
 	all := Filter{Source: f.Source, Group: f.Group, Topic: declared(f.Topic), Key: f.Key,
 		Statuses: append([]Status{Open, Running}, f.Statuses...), orderingKeys: keys, logs: logs}
-	err = m.scan(ctx, all, Position{}, func(l *Letter) error {
+	err = m.scan(ctx, all, Position{}, func(l *DeadLetter) error {
 		return d.next(ctx, l)
 	})
 	if err == nil && !r.DryRun && !d.report.More {
@@ -133,7 +133,7 @@ func (m *Manager) Redrive(ctx context.Context, f Filter, r Redrive) (Report, err
 
 // orderingKey is what order is kept within: a key of a topic, for a group, in whichever
 // version of the topic the record was. Messages of topics without a key have no order.
-func (l *Letter) orderingKey() string {
+func (l *DeadLetter) orderingKey() string {
 	if l.topic != nil && len(l.Record.Key) == 0 {
 		return l.ID()
 	}
@@ -144,18 +144,18 @@ func orderingKeyIn(s Source, group, topic string, key []byte) string {
 	return string(s) + "\x00" + group + "\x00" + topic + "\x00" + string(key)
 }
 
-// maxOrderingKeys bounds what a call remembers to read fewer letters.
+// maxOrderingKeys bounds what a call remembers to read fewer dead letters.
 const maxOrderingKeys = 100_000
 
-// orderingKeys returns the ordering keys of the letters that a filter selects, and the logs
+// orderingKeys returns the ordering keys of the dead letters that a filter selects, and the logs
 // in which they stand. It returns nil, for all, if the filter selects whole keys anyway, or
-// so many that it is cheaper to read all letters.
+// so many that it is cheaper to read all dead letters.
 func (m *Manager) orderingKeys(ctx context.Context, f Filter) (keys, logs map[string]bool, err error) {
 	if f.wholeKeys() {
 		return nil, nil, f.validate()
 	}
 	keys, logs = map[string]bool{}, map[string]bool{}
-	err = m.scan(ctx, f, Position{}, func(l *Letter) error {
+	err = m.scan(ctx, f, Position{}, func(l *DeadLetter) error {
 		logs[l.position.Log] = true
 		if keys[l.orderingKey()] = true; len(keys) > maxOrderingKeys {
 			return errStop
@@ -168,7 +168,7 @@ func (m *Manager) orderingKeys(ctx context.Context, f Filter) (keys, logs map[st
 	return keys, logs, err
 }
 
-// wholeKeys reports whether a filter selects all letters of a key, or none.
+// wholeKeys reports whether a filter selects all dead letters of a key, or none.
 func (f *Filter) wholeKeys() bool {
 	return len(f.IDs) == 0 && f.Class == 0 && f.Reason == "" && f.After.IsZero() && f.Before.IsZero()
 }
@@ -179,12 +179,12 @@ type redriver struct {
 	filter    Filter
 	how       Redrive
 	report    Report
-	blockedBy map[string]string // ids of letters, by ordering key
+	blockedBy map[string]string // ids of dead letters, by ordering key
 	tick      *time.Ticker
 }
 
-// next handles a letter, selected or not, in the order of the topic.
-func (d *redriver) next(ctx context.Context, l *Letter) error {
+// next handles a dead letter, selected or not, in the order of the topic.
+func (d *redriver) next(ctx context.Context, l *DeadLetter) error {
 	selected := d.filter.matches(l) && (d.filter.matchesStatus(l.Status) || l.Status == Running)
 	if !selected {
 		d.block(l)
@@ -204,15 +204,16 @@ func (d *redriver) next(ctx context.Context, l *Letter) error {
 	return d.report.add(d.how.OnOutcome, l.ID(), outcome, reason)
 }
 
-// block blocks the later letters of a letter's key, unless the letter is done with.
-func (d *redriver) block(l *Letter) {
+// block blocks the later dead letters of a dead letter's key, unless the dead letter is done
+// with.
+func (d *redriver) block(l *DeadLetter) {
 	if key := l.orderingKey(); l.Status != Redriven && l.Status != Discarded && d.blockedBy[key] == "" {
 		d.blockedBy[key] = l.ID()
 	}
 }
 
-// try redrives a letter if nothing blocks it. The error ends the call.
-func (d *redriver) try(ctx context.Context, l *Letter) (o Outcome, reason string, err error) {
+// try redrives a dead letter if nothing blocks it. The error ends the call.
+func (d *redriver) try(ctx context.Context, l *DeadLetter) (o Outcome, reason string, err error) {
 	handle, err := d.handler(ctx, l)
 	if err != nil {
 		return "", "", err
@@ -250,7 +251,7 @@ func (d *redriver) try(ctx context.Context, l *Letter) (o Outcome, reason string
 }
 
 // handler returns the handler that takes a dead letter again, nil if there is none.
-func (d *redriver) handler(ctx context.Context, l *Letter) (consume.Handler, error) {
+func (d *redriver) handler(ctx context.Context, l *DeadLetter) (consume.Handler, error) {
 	if l.topic == nil {
 		return d.how.Handlers[l.Group], nil
 	}
@@ -260,9 +261,9 @@ func (d *redriver) handler(ctx context.Context, l *Letter) (consume.Handler, err
 	return l.topic.redrive, nil
 }
 
-// redrive hands one letter to its handler, and returns the reason if it failed again.
+// redrive passes one dead letter to its handler, and returns the reason if it failed again.
 func (m *Manager) redrive(
-	ctx context.Context, l *Letter, handle consume.Handler, actor string,
+	ctx context.Context, l *DeadLetter, handle consume.Handler, actor string,
 ) (reason string, err error) {
 	if err := m.setStatus(ctx, l, Running, actor, ""); err != nil {
 		return "", err
@@ -283,15 +284,15 @@ func (m *Manager) redrive(
 	return reason, err
 }
 
-// Discard gives letters up, for a reason that is kept with them. A key that is parked is
-// released once none of its letters is open.
+// Discard gives dead letters up, for a reason that is kept with them. A key that is parked is
+// released once none of its dead letters is open.
 func (m *Manager) Discard(ctx context.Context, f Filter, d Discard) (Report, error) {
 	if d.Actor == "" || len(d.Actor) > maxActor || d.Reason == "" || len(d.Reason) > maxResult || d.Limit < 0 {
 		return Report{}, fmt.Errorf("%w: an operator's name and a reason are required", ErrInvalid)
 	}
 	var report Report
 	keys := map[string]bool{}
-	err := m.scan(ctx, f, Position{}, func(l *Letter) error {
+	err := m.scan(ctx, f, Position{}, func(l *DeadLetter) error {
 		keys[l.orderingKey()] = true
 		if report.full(d.Limit) {
 			return errStop
@@ -304,7 +305,7 @@ func (m *Manager) Discard(ctx context.Context, f Filter, d Discard) (Report, err
 		return report.add(d.OnOutcome, l.ID(), outcome, "")
 	})
 	if err == nil && !d.DryRun {
-		if f.wholeKeys() { // also those whose letters an earlier call has discarded
+		if f.wholeKeys() { // also those whose dead letters an earlier call has discarded
 			keys = nil
 		}
 		err = m.release(ctx, f, keys, nil, nil)
@@ -312,8 +313,8 @@ func (m *Manager) Discard(ctx context.Context, f Filter, d Discard) (Report, err
 	return report, err
 }
 
-// discard gives one letter up.
-func (m *Manager) discard(ctx context.Context, l *Letter, d Discard) (Outcome, error) {
+// discard gives one dead letter up.
+func (m *Manager) discard(ctx context.Context, l *DeadLetter, d Discard) (Outcome, error) {
 	if l.Status != Open {
 		return Taken, nil
 	}

@@ -13,25 +13,25 @@ import (
 const (
 	// holdFor is how long a key's records wait for its release, unless it is held again.
 	holdFor = 30 * time.Second
-	// maxPasses is how often the letters of keys are read until the last one is reached.
+	// maxPasses is how often the dead letters of keys are read until the last one is reached.
 	maxPasses = 3
 )
 
-// releaser ends the parking of keys whose letters are all done with. It reads these letters
-// once; where records came meanwhile it holds the keys and reads once more.
+// releaser ends the parking of keys whose dead letters are all done with. It reads these dead
+// letters once; where records came meanwhile it holds the keys and reads once more.
 type releaser struct {
 	manager *Manager
-	// next, if given, does something about a letter that may be open.
-	next func(ctx context.Context, l *Letter) error
+	// next, if given, does something about a dead letter that may be open.
+	next func(ctx context.Context, l *DeadLetter) error
 	left map[string]table.Parked // by ordering key
 	held map[string]table.Parked
 }
 
-// release looks after the parked keys that a filter selects, and of them those in keys, unless
+// release handles the parked keys that a filter selects, and of them those in keys, unless
 // that is nil. Those in blocked stay.
 func (m *Manager) release(
 	ctx context.Context, f Filter, keys map[string]bool, blocked map[string]string,
-	next func(context.Context, *Letter) error,
+	next func(context.Context, *DeadLetter) error,
 ) (err error) {
 	if f.Source == Topics {
 		return nil
@@ -87,15 +87,15 @@ func (r *releaser) letGo(ctx context.Context) (failed error) {
 	return failed
 }
 
-// pass reads all letters of some keys, and releases those of which none is open. Those whose
-// last letter was not there yet stay in left.
+// pass reads all dead letters of some keys, and releases those of which none is open. Those
+// whose last dead letter was not there yet stay in left.
 func (r *releaser) pass(ctx context.Context) error {
-	last, open := map[string]bool{}, map[string]bool{} // the last letter was there; one is open
+	last, open := map[string]bool{}, map[string]bool{} // the last dead letter was there; one is open
 	all := Filter{Source: Events, Statuses: []Status{Open, Running, Redriven, Discarded}, orderingKeys: map[string]bool{}}
 	for key := range r.left {
 		all.orderingKeys[key] = true
 	}
-	err := r.manager.scan(ctx, all, Position{}, func(l *Letter) error {
+	err := r.manager.scan(ctx, all, Position{}, func(l *DeadLetter) error {
 		key := l.orderingKey()
 		row := r.left[key]
 		last[key] = last[key] || parked.IsLast(&row, l.Record)

@@ -24,16 +24,16 @@ import (
 // line is a group whose handler of aggregates takes the records of a key in order, and a
 // manager of its dead letters. Values are numbers: 1, 2, 3 and so on for each key.
 type line struct {
-	t       *testing.T
-	store   store.Store
-	broker  *kafkatest.Broker
-	manager *Manager
-	out     *kafka.Client
-	engine  *consume.Engine
-	sick    atomic.Bool // the second record of a key fails
-	broken  atomic.Bool // every record fails
-	gaps    atomic.Bool // are allowed
-	letters atomic.Int64
+	t           *testing.T
+	store       store.Store
+	broker      *kafkatest.Broker
+	manager     *Manager
+	out         *kafka.Client
+	engine      *consume.Engine
+	sick        atomic.Bool // the second record of a key fails
+	broken      atomic.Bool // every record fails
+	gaps        atomic.Bool // are allowed
+	deadLetters atomic.Int64
 
 	mu   sync.Mutex
 	sent map[string]int
@@ -52,16 +52,16 @@ func newLine(t *testing.T) *line {
 	logger := slog.New(slog.DiscardHandler)
 	l.manager, err = New(Config{Addr: b.Addr, Store: l.store, Clock: time.Now, Logger: logger})
 	testkit.Must(t, err)
-	letter := consume.Publisher(c, func(b []byte) ([]byte, error) {
+	deadLetter := consume.Publisher(c, func(b []byte) ([]byte, error) {
 		return append([]byte{0, 0, 0, 0, 9, 0}, b...), nil
 	})
 	l.engine, err = consume.New(consume.Config{
 		Addr: b.Addr, Group: lineGroup, Consumer: "c", Topics: []string{kafka.ChatsCreated}, Store: l.store, Clock: time.Now,
 		Logger: logger, Aggregate: l.handle,
 		WriteDeadLetter: func(ctx context.Context, d consume.DeadLetter) error {
-			err := letter(ctx, d)
+			err := deadLetter(ctx, d)
 			if err == nil {
-				l.letters.Add(1)
+				l.deadLetters.Add(1)
 			}
 			return err
 		},
@@ -142,9 +142,9 @@ func (l *line) parks(key string, n int) {
 		l.send(key)
 	}
 	testkit.Eventually(l.t, fmt.Sprintf("%d letters of %s", n, key), func() bool {
-		p, err := l.manager.List(l.t.Context(), Filter{Group: lineGroup, Key: key}, maxLetters, Position{})
+		p, err := l.manager.List(l.t.Context(), Filter{Group: lineGroup, Key: key}, maxDeadLetters, Position{})
 		testkit.Must(l.t, err)
-		return len(p.Letters) == n
+		return len(p.DeadLetters) == n
 	})
 }
 
@@ -156,8 +156,8 @@ func (l *line) redrive(f Filter, onOutcome OnOutcome) Report {
 	return rep
 }
 
-// A parked key is released once all its letters are redriven, in one call or in several, and
-// not before; then its records are handled again.
+// A parked key is released once all its dead letters are redriven, in one call or in several,
+// and not before; then its records are handled again.
 func TestRedriveReleasesTheKey(t *testing.T) {
 	t.Parallel()
 	l := newLine(t)
@@ -170,13 +170,13 @@ func TestRedriveReleasesTheKey(t *testing.T) {
 		t.Fatalf("%d records are parked, expected 4", n)
 	}
 	l.sick.Store(false)
-	p, err := l.manager.List(t.Context(), Filter{Key: "a"}, maxLetters, Position{})
+	p, err := l.manager.List(t.Context(), Filter{Key: "a"}, maxDeadLetters, Position{})
 	testkit.Must(t, err)
-	for i, letter := range p.Letters {
+	for i, deadLetter := range p.DeadLetters {
 		if n, _ := l.records("a"); n != 4 {
 			t.Fatalf("%d records are parked before letter %d, expected 4", n, i)
 		}
-		if rep := l.redrive(Filter{IDs: []string{letter.ID()}}, nil); rep.Done != 1 {
+		if rep := l.redrive(Filter{IDs: []string{deadLetter.ID()}}, nil); rep.Done != 1 {
 			t.Fatalf("letter %d: %+v, expected it to be done", i, rep)
 		}
 	}
@@ -195,8 +195,9 @@ func TestRedriveReleasesTheKey(t *testing.T) {
 	testkit.Eventually(t, "the other key's next record", func() bool { return l.last("b") == 4 })
 }
 
-// Records come all the time: each letter that is redriven is followed by a new one. The key is
-// held, its last letter is reached, and the record that waits meanwhile is handled after it.
+// Records come all the time: each dead letter that is redriven is followed by a new one. The key
+// is held, its last dead letter is reached, and the record that waits meanwhile is handled after
+// it.
 func TestBusyKeyIsReleased(t *testing.T) {
 	t.Parallel()
 	l := newLine(t)
@@ -238,10 +239,11 @@ func TestHoldEndsWithTheCall(t *testing.T) {
 		if calls++; calls > 2 {
 			return nil
 		}
-		before := l.letters.Load()
+		before := l.deadLetters.Load()
 		l.send("a")
-		// Its letter follows its row: with the row alone, the key would be held already when the letter is reached.
-		testkit.Eventually(t, "the letter of the record", func() bool { return l.letters.Load() > before })
+		// Its dead letter follows its row: with the row alone, the key would be held already when the dead letter
+		// is reached.
+		testkit.Eventually(t, "the letter of the record", func() bool { return l.deadLetters.Load() > before })
 		l.broken.Store(calls == 2) // the next one, which is reached while the key is held, fails
 		return nil
 	})
@@ -251,8 +253,8 @@ func TestHoldEndsWithTheCall(t *testing.T) {
 	}
 }
 
-// Letters that are discarded release their key, too, also in a call that comes after a crash
-// between the last letter and the release.
+// Dead letters that are discarded release their key, too, also in a call that comes after a
+// crash between the last dead letter and the release.
 func TestDiscardReleasesTheKey(t *testing.T) {
 	t.Parallel()
 	l := newLine(t)
@@ -267,10 +269,10 @@ func TestDiscardReleasesTheKey(t *testing.T) {
 	if n, _ := l.records("a"); n != 3 {
 		t.Fatalf("%d records are parked after two of three letters, expected 3", n)
 	}
-	p, err := l.manager.List(t.Context(), Filter{Key: "a"}, maxLetters, Position{})
+	p, err := l.manager.List(t.Context(), Filter{Key: "a"}, maxDeadLetters, Position{})
 	testkit.Must(t, err)
 	// The last one, as a call that has ended before it could release the key.
-	testkit.Must(t, l.manager.setStatus(t.Context(), &p.Letters[0], Discarded, "ops", "not wanted"))
+	testkit.Must(t, l.manager.setStatus(t.Context(), &p.DeadLetters[0], Discarded, "ops", "not wanted"))
 	discard(Filter{Key: "a"}, 0)
 	if n, _ := l.records("a"); n != 0 {
 		t.Fatalf("%d records are parked, expected none", n)
@@ -279,9 +281,9 @@ func TestDiscardReleasesTheKey(t *testing.T) {
 	testkit.Eventually(t, "the next record", func() bool { return l.last("a") == 5 })
 }
 
-// A record that is counted has no letter yet, as after a crash in between: the key is not
-// released without it, though all letters that there are are done with.
-func TestKeyWaitsForItsLastLetter(t *testing.T) {
+// A record that is counted has no dead letter yet, as after a crash in between: the key is not
+// released without it, though all dead letters that there are are done with.
+func TestKeyWaitsForItsLastDeadLetter(t *testing.T) {
 	t.Parallel()
 	l := newLine(t)
 	l.parks("a", 2)

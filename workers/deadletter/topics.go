@@ -9,21 +9,21 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/workers/consume"
-	"github.com/parley-chat/parley/workers/deadletter/letter"
+	"github.com/parley-chat/parley/workers/deadletter/encoding"
 )
 
-// TopicLetters finds the letters of durable topics, and does what is done about them: in this
-// process, as *topic.DeadLetterStore does, or at the servers that have them.
-type TopicLetters interface {
-	// Scan passes the letters that are meant to f, from a place on, those of one partition in
-	// the order in which they failed. An error of f ends it.
+// TopicDeadLetters finds the dead letters of durable topics, and does what is done about them:
+// in this process, as *topic.DeadLetterStore does, or at the servers that have them.
+type TopicDeadLetters interface {
+	// Scan passes the dead letters that are meant to f, from a position on, those of one partition
+	// in the order in which they failed. An error of f ends it.
 	Scan(
-		ctx context.Context, which topic.DeadLetterSelection, from topic.DeadLetterPlace, f func(topic.DeadLetter) error,
+		ctx context.Context, which topic.DeadLetterSelection, from topic.DeadLetterPosition, f func(topic.DeadLetter) error,
 	) error
-	// There reports of each letter whether the topic in which it stands is the one in which it
+	// There reports of each dead letter whether the topic in which it stands is the one in which it
 	// was found.
 	There(ctx context.Context, list []topic.DeadLetter) ([]bool, error)
-	// Taken reports whether the group of a letter would take its message again.
+	// Taken reports whether the group of a dead letter would take its message again.
 	Taken(ctx context.Context, l topic.DeadLetter) (bool, error)
 	// Redrive gives a message to the group that gave it up, once however often that is
 	// repeated. Discard gives it up for its group. Error: topic.ErrDeadLetterGone.
@@ -31,55 +31,56 @@ type TopicLetters interface {
 	Discard(ctx context.Context, l topic.DeadLetter) error
 }
 
-var _ TopicLetters = (*topic.DeadLetterStore)(nil)
+var _ TopicDeadLetters = (*topic.DeadLetterStore)(nil)
 
-// topicLetters are the letters of durable topics.
-type topicLetters struct{ of TopicLetters }
+// topicDeadLetters are the dead letters of durable topics.
+type topicDeadLetters struct{ of TopicDeadLetters }
 
-// topicLetter is one of them, and what can be done about it.
-type topicLetter struct {
+// topicDeadLetter is one of them, and what can be done about it.
+type topicDeadLetter struct {
 	topic.DeadLetter
-	of TopicLetters
+	of TopicDeadLetters
 }
 
-func (t *topicLetters) name() Source { return Topics }
+func (t *topicDeadLetters) name() Source { return Topics }
 
 // scan implements source.
-func (t *topicLetters) scan(ctx context.Context, filter *Filter, from Position, f func(Letter) error) error {
+func (t *topicDeadLetters) scan(ctx context.Context, filter *Filter, from Position, f func(DeadLetter) error) error {
 	sel := topic.DeadLetterSelection{Topic: filter.Topic, Group: filter.Group, Logs: filter.logs}
 	for _, id := range filter.IDs {
-		if p, ok := topic.DeadLetterPlaceOf(id); ok {
-			sel.Places = append(sel.Places, p)
+		if p, ok := topic.DeadLetterPositionOf(id); ok {
+			sel.Positions = append(sel.Positions, p)
 		}
 	}
-	if len(filter.IDs) > 0 && len(sel.Places) == 0 {
+	if len(filter.IDs) > 0 && len(sel.Positions) == 0 {
 		return nil
 	}
-	at := topic.DeadLetterPlace{Log: from.Log, Parked: from.Parked, Partition: from.Partition, Position: from.Offset,
+	at := topic.DeadLetterPosition{Log: from.Log, Parked: from.Parked, Partition: from.Partition, Position: from.Offset,
 		Group: from.Group}
-	return t.of.Scan(ctx, sel, at, func(l topic.DeadLetter) error { return f(t.letter(l)) })
+	return t.of.Scan(ctx, sel, at, func(l topic.DeadLetter) error { return f(t.deadLetter(l)) })
 }
 
-// letter is a topic's letter in the form of all. It keeps no message but as the record.
-func (t *topicLetters) letter(l topic.DeadLetter) Letter {
-	p := l.Place
+// deadLetter is a topic's dead letter in the form of all. It keeps no message but as the
+// record.
+func (t *topicDeadLetters) deadLetter(l topic.DeadLetter) DeadLetter {
+	p := l.LogPosition
 	record := &kafka.Record{Topic: l.Topic, Partition: l.Partition, Offset: l.Position,
 		Key: []byte(l.Message.GetKey()), Value: l.Message.GetPayload()}
 	for _, name := range slices.Sorted(maps.Keys(l.Message.GetHeaders())) {
 		record.Headers = append(record.Headers, kafka.Header{Key: name, Value: []byte(l.Message.GetHeaders()[name])})
 	}
-	return Letter{
-		Letter: letter.Letter{Record: record, Group: l.Group, Reason: l.Reason, FailedAt: l.Last, Attempts: l.Attempts},
-		Status: Open, Source: Topics, First: l.First, Parked: p.Parked, Type: l.Message.GetType(),
+	return DeadLetter{
+		DeadLetter: encoding.DeadLetter{Record: record, Group: l.Group, Reason: l.Reason, FailedAt: l.Last, Attempts: l.Attempts},
+		Status:     Open, Source: Topics, First: l.First, Parked: p.Parked, Type: l.Message.GetType(),
 		position: Position{Source: Topics, Log: p.Log, Parked: p.Parked, Partition: p.Partition, Offset: p.Position,
 			Group: p.Group},
-		topic: &topicLetter{l, t.of},
+		topic: &topicDeadLetter{l, t.of},
 	}
 }
 
-// redrive gives the letter's message to its group again. It is stored once, however often
+// redrive gives the dead letter's message to its group again. It is stored once, however often
 // a crash makes it be repeated.
-func (t *topicLetter) redrive(ctx context.Context, _ *kafka.Record) error {
+func (t *topicDeadLetter) redrive(ctx context.Context, _ *kafka.Record) error {
 	err := t.of.Redrive(ctx, t.DeadLetter)
 	if errors.Is(err, topic.ErrDeadLetterGone) {
 		return consume.Fail(consume.Permanent, "its group takes no messages, or it is not parked any more", err)

@@ -26,7 +26,7 @@ import (
 
 var topicOperator = topic.Caller{Principal: "ops", Operator: true}
 
-// topicFixture has letters of events and of topics.
+// topicFixture has dead letters of events and of topics.
 type topicFixture struct {
 	*fixture
 	topics *topic.Service
@@ -126,8 +126,8 @@ func (r *topicFixture) take(name, group string, n int, fail bool) (payloads []st
 	return payloads
 }
 
-// letters waits until there are n open letters of topics.
-func (r *topicFixture) letters(n int) (ids []string) {
+// deadLetters waits until there are n open dead letters of topics.
+func (r *topicFixture) deadLetters(n int) (ids []string) {
 	r.t.Helper()
 	testkit.Eventually(r.t, "the dead letters", func() bool {
 		ids = r.list(Filter{Source: Topics})
@@ -144,8 +144,8 @@ func (r *topicFixture) redrive(f Filter) Report {
 	return rep
 }
 
-// One list has the letters of events and of topics, in pages; a filter chooses one
-// kind. A topic's letter goes back to its group in the order of its key.
+// One list has the dead letters of events and of topics, in pages; a filter chooses one
+// kind. A topic's dead letter goes back to its group in the order of its key.
 func TestTopicsBesideEvents(t *testing.T) {
 	r := newTopicFixture(t)
 	for n := range 3 {
@@ -157,7 +157,7 @@ func TestTopicsBesideEvents(t *testing.T) {
 	r.publish("parked", "p", "q")
 	r.take("orders", "billing", 4, true)
 	r.take("parked", "billing", 2, true)
-	r.letters(6)
+	r.deadLetters(6)
 	all := r.list(Filter{})
 	if want := []string{"orders.dlq/0-0", "orders.dlq/0-1", "orders.dlq/0-2", "orders.dlq/0-3", "parked/0-0/billing",
 		"parked/0-1/billing"}; len(all) != 9 || !slices.Equal(all[3:], want) {
@@ -167,7 +167,7 @@ func TestTopicsBesideEvents(t *testing.T) {
 	for from := (Position{}); ; {
 		p, err := r.manager.List(t.Context(), Filter{}, 2, from)
 		testkit.Must(t, err)
-		for _, l := range p.Letters {
+		for _, l := range p.DeadLetters {
 			paged = append(paged, l.ID())
 		}
 		if p.Next == nil {
@@ -220,7 +220,7 @@ func TestTopicsBesideEvents(t *testing.T) {
 	if rep := r.redrive(Filter{Source: Topics}); rep.Matched != 0 {
 		t.Errorf("what is done with is redriven: %+v", rep)
 	}
-	r.letters(0)
+	r.deadLetters(0)
 	l, err = r.manager.Get(t.Context(), "orders.dlq/0-0")
 	if err != nil || l.Status != Redriven || l.Handling.By != "ada" {
 		t.Errorf("%+v, %v", l, err)
@@ -231,7 +231,7 @@ func TestTopicsBesideEvents(t *testing.T) {
 	}
 }
 
-// crashing loses what is recorded after a letter was redriven, as a process that ends does.
+// crashing loses what is recorded after a dead letter was redriven, as a process that ends does.
 type crashing struct {
 	store.Store
 	on bool
@@ -248,16 +248,16 @@ func (c *crashing) Transact(ctx context.Context, p store.Plan) error {
 	return c.Store.Transact(ctx, p)
 }
 
-// A process that ends between putting a message back and noting it leaves a letter
+// A process that ends between putting a message back and noting it leaves a dead letter
 // that is redriven again, and a message that its group gets once.
-func TestTopicLetterAfterACrash(t *testing.T) {
+func TestTopicDeadLetterAfterACrash(t *testing.T) {
 	r := newTopicFixture(t)
 	c := &crashing{Store: r.store, on: true}
 	r.manager.cfg.Store = c
 	r.topic("orders", "billing", nil)
 	r.publish("orders", "a", "a")
 	r.take("orders", "billing", 2, true)
-	r.letters(2)
+	r.deadLetters(2)
 	_, err := r.manager.Redrive(t.Context(), Filter{Source: Topics}, Redrive{Actor: "ada"})
 	if !errors.Is(err, errCrash) {
 		t.Fatal(err)
@@ -279,13 +279,13 @@ func TestTopicLetterAfterACrash(t *testing.T) {
 	}
 }
 
-// Letters of a group that takes no messages stay open.
-func TestTopicLetterOfNobody(t *testing.T) {
+// Dead letters of a group that takes no messages stay open.
+func TestTopicDeadLetterOfNobody(t *testing.T) {
 	r := newTopicFixture(t)
 	r.topic("orders", "billing", nil)
 	r.publish("orders", "", "")
 	r.take("orders", "billing", 2, true)
-	ids := r.letters(2)
+	ids := r.deadLetters(2)
 	if rep := r.redrive(Filter{IDs: ids[1:]}); rep.Done != 1 {
 		t.Errorf("messages without a key have no order: %+v", rep)
 	}
@@ -295,7 +295,7 @@ func TestTopicLetterOfNobody(t *testing.T) {
 	}
 	_, err := r.topics.Cancel(t.Context(), topicOperator, "orders", "billing")
 	testkit.Must(t, err)
-	if rep := r.redrive(Filter{Source: Topics}); rep.NoHandler != 1 || len(r.letters(1)) != 1 {
+	if rep := r.redrive(Filter{Source: Topics}); rep.NoHandler != 1 || len(r.deadLetters(1)) != 1 {
 		t.Errorf("%+v", rep)
 	}
 	testkit.Must(t, r.topics.Delete(t.Context(), topicOperator, "orders"))
@@ -304,36 +304,36 @@ func TestTopicLetterOfNobody(t *testing.T) {
 	}
 }
 
-// away are letters of topics whose servers do not answer.
-type away struct{ TopicLetters }
+// away are dead letters of topics whose servers do not answer.
+type away struct{ TopicDeadLetters }
 
 var errAway = errors.New("no server answers")
 
 func (away) Scan(
-	context.Context, topic.DeadLetterSelection, topic.DeadLetterPlace, func(topic.DeadLetter) error,
+	context.Context, topic.DeadLetterSelection, topic.DeadLetterPosition, func(topic.DeadLetter) error,
 ) error {
 	return errAway
 }
 func (away) There(context.Context, []topic.DeadLetter) ([]bool, error) { return nil, errAway }
 
-// Servers that do not answer hold up only what is asked of them: letters of events are listed and
-// counted, and those of topics that are known count on.
+// Servers that do not answer hold up only what is asked of them: dead letters of events are
+// listed and counted, and those of topics that are known count on.
 func TestTopicsAway(t *testing.T) {
 	r := newTopicFixture(t)
 	r.topic("t", "g", nil)
 	r.publish("t", "k")
 	r.take("t", "g", 1, true)
-	r.letters(1)
+	r.deadLetters(1)
 	w := r.manager.Watch()
 	testkit.Must(t, w.count(t.Context()))
-	testkit.Equal(t, "letters", fmt.Sprint(w.Stats().Letters, w.Stats().Topics), "0 1")
+	testkit.Equal(t, "letters", fmt.Sprint(w.Stats().DeadLetters, w.Stats().Topics), "0 1")
 	r.add("fanout", "k", 1)
 	there := r.manager.cfg.Topics
-	r.manager.cfg.Topics, r.manager.sources[1] = away{there}, &topicLetters{away{there}}
+	r.manager.cfg.Topics, r.manager.sources[1] = away{there}, &topicDeadLetters{away{there}}
 	if err := w.count(t.Context()); !errors.Is(err, errAway) {
 		t.Errorf("counted with %v", err)
 	}
-	testkit.Equal(t, "letters while servers are away", fmt.Sprint(w.Stats().Letters, w.Stats().Topics), "1 1")
+	testkit.Equal(t, "letters while servers are away", fmt.Sprint(w.Stats().DeadLetters, w.Stats().Topics), "1 1")
 	testkit.Equal(t, "of events", len(r.list(Filter{Source: Events})), 1)
 	if _, err := r.manager.List(t.Context(), Filter{}, 10, Position{}); !errors.Is(err, errAway) {
 		t.Errorf("listed with %v", err)

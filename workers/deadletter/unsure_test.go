@@ -30,20 +30,20 @@ func (u *unsure) Transact(ctx context.Context, p store.Plan) error {
 	return fmt.Errorf("%w: the connection was cut", store.ErrAmbiguous)
 }
 
-// A letter whose discarding had an unknown outcome is discarded, and counted once. One that another operator
-// took meanwhile is not this one's.
+// A dead letter whose discarding had an unknown outcome is discarded, and counted once. One that another
+// operator took meanwhile is not this one's.
 func TestDiscardIsSettled(t *testing.T) {
 	r := newFixture(t)
 	for n := range 3 {
 		r.add("fanout", "chat0", n)
 	}
-	u := &unsure{Store: r.store, plans: []bool{true, false, false}} // of the second letter, the third attempt is done
+	u := &unsure{Store: r.store, plans: []bool{true, false, false}} // the third attempt succeeds
 	r.manager.cfg.Store = u
 	d := Discard{Actor: "ops", Reason: "test data", Limit: 2}
 	if rep, err := r.manager.Discard(t.Context(), Filter{}, d); err != nil || rep.Done != 2 || len(r.list(Filter{})) != 1 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	l := testkit.Value(r.manager.List(t.Context(), Filter{}, 1, Position{}))(t).Letters[0]
+	l := testkit.Value(r.manager.List(t.Context(), Filter{}, 1, Position{}))(t).DeadLetters[0]
 	other := l
 	testkit.Must(t, r.manager.setStatus(t.Context(), &other, Discarded, "another", "mine"))
 	u.plans = []bool{false}

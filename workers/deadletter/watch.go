@@ -13,21 +13,21 @@ import (
 	"github.com/parley-chat/parley/server/topic"
 )
 
-// Waiting is how many letters are open.
+// Waiting is how many dead letters are open.
 type Waiting struct {
-	Letters int           // of events; at most maxWatched
-	Oldest  time.Duration // since the first of them failed
-	Topics  int           // letters of topics; with the others at most maxWatched
+	DeadLetters int           // of events; at most maxWatched
+	Oldest      time.Duration // since the first of them failed
+	Topics      int           // dead letters of topics; with the others at most maxWatched
 }
 
-// maxWatched bounds what a Watch remembers; an operator with so many letters knows.
+// maxWatched bounds what a Watch remembers; an operator with so many dead letters knows.
 const maxWatched = 10_000
 
 // watchEvery is how often a Watch counts.
 const watchEvery = time.Minute
 
-// Watch counts the open letters for the metrics. It reads each letter once, and later only
-// what was done about the open ones.
+// Watch counts the open dead letters for the metrics. It reads each dead letter once, and later
+// only what was done about the open ones.
 type Watch struct {
 	manager *Manager
 	every   time.Duration
@@ -38,7 +38,7 @@ type Watch struct {
 	// Used by Run alone.
 	next  map[int32]int64               // offset to continue at, by partition
 	after map[commitlog.Partition]int64 // and of topics of dead letters
-	open  []Letter                      // without their records
+	open  []DeadLetter                  // without their records
 }
 
 // Watch makes a Watch.
@@ -88,7 +88,7 @@ func (w *Watch) count(ctx context.Context) error {
 			return errStop // the rest is counted when these are done with
 		}
 		w.next[r.Partition] = r.Offset + 1
-		l, err := letterFrom(r)
+		l, err := deadLetterFrom(r)
 		if err != nil {
 			return nil //nolint:nilerr // a record that is no letter is not counted
 		}
@@ -97,7 +97,7 @@ func (w *Watch) count(ctx context.Context) error {
 	if err != nil && !errors.Is(err, errStop) {
 		return err
 	}
-	// Letters of events do not wait for servers that have topics.
+	// Dead letters of events do not wait for servers that have topics.
 	unread := w.countTopics(ctx, seen)
 	if err := w.dropHandled(ctx, 0); err != nil {
 		return errors.Join(unread, err)
@@ -108,7 +108,7 @@ func (w *Watch) count(ctx context.Context) error {
 			waiting.Topics++
 			continue
 		}
-		waiting.Letters++
+		waiting.DeadLetters++
 		waiting.Oldest = max(waiting.Oldest, now.Sub(l.FailedAt))
 	}
 	w.mu.Lock()
@@ -117,8 +117,8 @@ func (w *Watch) count(ctx context.Context) error {
 	return unread
 }
 
-// add remembers a letter that has come.
-func (w *Watch) add(ctx context.Context, l Letter, seen map[string]bool) error {
+// add remembers a dead letter that has come.
+func (w *Watch) add(ctx context.Context, l DeadLetter, seen map[string]bool) error {
 	if seen[l.ID()] {
 		return nil
 	}
@@ -142,16 +142,16 @@ func (w *Watch) countTopics(ctx context.Context, seen map[string]bool) error {
 		return nil
 	}
 	if len(w.after) > maxSeen {
-		clear(w.after) // of topics that are gone, mostly; open letters are remembered
+		clear(w.after) // of topics that are gone, mostly; open dead letters are remembered
 	}
-	t := topicLetters{of}
+	t := topicDeadLetters{of}
 	news := topic.DeadLetterSelection{After: w.after, Dead: true}
-	err := of.Scan(ctx, news, topic.DeadLetterPlace{}, func(l topic.DeadLetter) error {
+	err := of.Scan(ctx, news, topic.DeadLetterPosition{}, func(l topic.DeadLetter) error {
 		if len(w.open) == maxWatched {
 			return errStop
 		}
-		w.after[commitlog.Partition{Topic: l.Number, Number: l.Place.Partition}] = l.Place.Position + 1
-		return w.add(ctx, t.letter(l), seen)
+		w.after[commitlog.Partition{Topic: l.Number, Number: l.LogPosition.Partition}] = l.LogPosition.Position + 1
+		return w.add(ctx, t.deadLetter(l), seen)
 	})
 	if errors.Is(err, errStop) {
 		return nil
@@ -159,7 +159,7 @@ func (w *Watch) countTopics(ctx context.Context, seen map[string]bool) error {
 	return err
 }
 
-// dropHandled drops letters, from an index on, that are done with.
+// dropHandled drops dead letters, from an index on, that are done with.
 func (w *Watch) dropHandled(ctx context.Context, from int) error {
 	kept := from
 	for i := from; i < len(w.open); i += store.MaxBatchGet {
@@ -182,9 +182,9 @@ func (w *Watch) dropHandled(ctx context.Context, from int) error {
 	return nil
 }
 
-// gone reports of each letter whether its topic is gone: it no longer has what is older, and
-// may be removed itself. While that cannot be found out the letter counts.
-func (w *Watch) gone(ctx context.Context, list []Letter) []bool {
+// gone reports of each dead letter whether its topic is gone: it no longer has what is older,
+// and may be removed itself. While that cannot be found out the dead letter counts.
+func (w *Watch) gone(ctx context.Context, list []DeadLetter) []bool {
 	gone := make([]bool, len(list))
 	var of []topic.DeadLetter
 	var at []int

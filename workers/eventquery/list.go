@@ -236,15 +236,15 @@ func eventsOf(ctx context.Context, st store.Store, chatID string, from, to int64
 	return store.QueryAll(ctx, st, q)
 }
 
-// place is a position among what the outbox announces: behind a version of what a row
+// cursor is a position among what the outbox announces: behind a version of what a row
 // does. Its text is the shard, the version and the row's sort key.
-type place struct {
+type cursor struct {
 	shard   int
 	version int64
 	sk      string
 }
 
-func parsePlace(s string) (p place, err error) {
+func parseCursor(s string) (p cursor, err error) {
 	if s == "" {
 		return p, nil
 	}
@@ -256,15 +256,15 @@ func parsePlace(s string) (p place, err error) {
 	if !ok || shardErr != nil || versionErr != nil || n < 0 || n >= event.Shards || v < 0 || key.Validate() != nil {
 		return p, errPosition
 	}
-	return place{n, v, sk}, nil
+	return cursor{n, v, sk}, nil
 }
 
-func (p place) String() string { return fmt.Sprintf("%d/%d/%s", p.shard, p.version, p.sk) }
+func (p cursor) String() string { return fmt.Sprintf("%d/%d/%s", p.shard, p.version, p.sk) }
 
 // announced reads the events that rows of the outbox announce. A row that cannot be read
 // may announce every event of its chat.
 func (l *lister) announced(ctx context.Context, after string) (iter.Seq2[candidate, error], error) {
-	from, err := parsePlace(after)
+	from, err := parseCursor(after)
 	if err != nil {
 		return nil, err
 	}
@@ -285,7 +285,7 @@ func (l *lister) announced(ctx context.Context, after string) (iter.Seq2[candida
 					yield(candidate{}, err)
 					return
 				}
-				if !l.eventsOfRow(ctx, place{shard: shard, sk: row.Key.SK}, row, from, yield) {
+				if !l.eventsOfRow(ctx, cursor{shard: shard, sk: row.Key.SK}, row, from, yield) {
 					return
 				}
 			}
@@ -295,7 +295,7 @@ func (l *lister) announced(ctx context.Context, after string) (iter.Seq2[candida
 
 // eventsOfRow yields the events of one row of the outbox, and reports whether to continue.
 func (l *lister) eventsOfRow(
-	ctx context.Context, at place, row store.Row, after place, yield func(candidate, error) bool,
+	ctx context.Context, at cursor, row store.Row, after cursor, yield func(candidate, error) bool,
 ) bool {
 	chatID, _, _ := strings.Cut(row.Key.SK, "#")
 	from, to, ok := outbox.Announced(row)

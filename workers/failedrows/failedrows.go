@@ -1,9 +1,9 @@
-// Package failedrows lets operators list, mend and drop the rows of the outbox that the relay
+// Package failedrows lets operators list, repair and drop the rows of the outbox that the relay
 // cannot publish.
 //
 // The relay quarantines such a row: it records the reason, retries the row with every sweep
 // (2 s), and publishes nothing later of its chat meanwhile. The rows of a chat follow from
-// its events: to mend a row is to write it again from the event store. To drop a row is to
+// its events: to repair a row is to write it again from the event store. To drop a row is to
 // give up the publication of its events, which remain in the event store and can be
 // replayed. The package owns neither the permissions of its callers nor the publication.
 //
@@ -171,12 +171,12 @@ func Drop(ctx context.Context, st store.Store, id string, execute bool) (Row, er
 	return rowFrom(r), replace(ctx, st, r, nil)
 }
 
-// Mend replaces a failed row by correct rows: those of the chat's events from the row's first
+// Repair replaces a failed row by correct rows: those of the chat's events from the row's first
 // version up to the next row or the head, as far as they exist and can be read. A row whose
 // version cannot be read is assumed to announce all events that follow those of the other
-// rows. Without execute Mend only returns what it would write. ErrNoEvents: nothing can be
+// rows. Without execute Repair only returns what it would write. ErrNoEvents: nothing can be
 // published.
-func Mend(ctx context.Context, st store.Store, id string, execute bool) (Row, []table.Outbox, error) {
+func Repair(ctx context.Context, st store.Store, id string, execute bool) (Row, []table.Outbox, error) {
 	r, err := get(ctx, st, id)
 	if err != nil {
 		return Row{}, nil, err

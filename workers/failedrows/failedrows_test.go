@@ -119,7 +119,7 @@ func (f *fixture) published(id string, want ...int) {
 
 // A row with a count above the number of its events stops its chat until an operator repairs
 // it. Then its events are published, and the later ones after them.
-func TestMend(t *testing.T) {
+func TestRepair(t *testing.T) {
 	f := newFixture(t)
 	id := f.group(0) // versions 1, 2
 	f.sweep()
@@ -136,27 +136,27 @@ func TestMend(t *testing.T) {
 		!strings.Contains(rows[0].LastError, "9 events") {
 		t.Fatalf("%+v", rows)
 	}
-	_, mended, err := failedrows.Mend(t.Context(), f.store, rows[0].ID, false)
+	_, repaired, err := failedrows.Repair(t.Context(), f.store, rows[0].ID, false)
 	f.require(err)
-	if len(mended) != 1 || mended[0].FirstVersion != 3 || mended[0].Count != 1 {
-		t.Fatalf("it would write %+v", mended)
+	if len(repaired) != 1 || repaired[0].FirstVersion != 3 || repaired[0].Count != 1 {
+		t.Fatalf("it would write %+v", repaired)
 	}
 	f.sweep()
 	f.published(id, 1, 2) // nothing was done
-	_, _, err = failedrows.Mend(t.Context(), f.store, rows[0].ID, true)
+	_, _, err = failedrows.Repair(t.Context(), f.store, rows[0].ID, true)
 	f.require(err)
 	f.sweep()
 	f.published(id, 1, 2, 3, 4, 5)
 	if rows := f.failed(); len(rows) != 0 {
 		t.Fatalf("%+v", rows)
 	}
-	if _, _, err := failedrows.Mend(t.Context(), f.store, rows[0].ID, true); !errors.Is(err, failedrows.ErrNotFound) {
+	if _, _, err := failedrows.Repair(t.Context(), f.store, rows[0].ID, true); !errors.Is(err, failedrows.ErrNotFound) {
 		t.Fatalf("mended twice: %v", err)
 	}
 }
 
 // A row that cannot be read at all is repaired from the events that no other row covers.
-func TestMendUnreadable(t *testing.T) {
+func TestRepairUnreadable(t *testing.T) {
 	f := newFixture(t)
 	id := f.group(1) // 1 to 3, in two rows or more
 	page, err := f.store.Query(t.Context(),
@@ -172,7 +172,7 @@ func TestMendUnreadable(t *testing.T) {
 	if len(rows) != 1 || rows[0].FirstVersion != 0 {
 		t.Fatalf("%+v", rows)
 	}
-	_, _, err = failedrows.Mend(t.Context(), f.store, rows[0].ID, true)
+	_, _, err = failedrows.Repair(t.Context(), f.store, rows[0].ID, true)
 	f.require(err)
 	f.sweep()
 	f.published(id, 1, 2, 3)
@@ -191,7 +191,7 @@ func TestDrop(t *testing.T) {
 	if len(rows) != 1 {
 		t.Fatalf("%+v", rows)
 	}
-	if _, _, err := failedrows.Mend(t.Context(), f.store, rows[0].ID, true); !errors.Is(err, failedrows.ErrNoEvents) {
+	if _, _, err := failedrows.Repair(t.Context(), f.store, rows[0].ID, true); !errors.Is(err, failedrows.ErrNoEvents) {
 		t.Fatalf("mended without events: %v", err)
 	}
 	_, err := failedrows.Drop(t.Context(), f.store, rows[0].ID, false)

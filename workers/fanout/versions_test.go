@@ -23,9 +23,9 @@ import (
 
 // Ids of schemas that this version of Parley has not registered.
 const (
-	newerID   = 1_000 + iota // of a message of a newer version
-	foreignID                // of a type that only newer processes have
-	letterID                 // of a dead letter
+	newerID      = 1_000 + iota // of a message of a newer version
+	foreignID                   // of a type that only newer processes have
+	deadLetterID                // of a dead letter
 	unknownID
 )
 
@@ -50,7 +50,7 @@ func newTester(t *testing.T) *tester {
 			return []string{"messages.persisted-parley.event.v1.MessagePersisted"}, nil
 		case foreignID:
 			return []string{"messages.persisted-parley.event.v1.MessagePinned"}, nil
-		case letterID:
+		case deadLetterID:
 			return []string{"dead_letters-parley.event.v1.DeadLetter"}, nil
 		}
 		return nil, nil
@@ -130,7 +130,7 @@ func TestVersions(t *testing.T) {
 	}{
 		{"no version", x.message(t, 6, 0, 0), consume.Permanent},
 		{"a newer type", x.message(t, 6, 1, foreignID), consume.Ignored},
-		{"a type of another topic", x.message(t, 6, 1, letterID), consume.Permanent},
+		{"a type of another topic", x.message(t, 6, 1, deadLetterID), consume.Permanent},
 		{"an unknown type", x.message(t, 6, 1, unknownID), consume.Permanent},
 	} {
 		x.sent = nil

@@ -81,9 +81,9 @@ type Monitor struct {
 	handlers []func(context.Context, Gone) error
 
 	// Of the goroutine that increments.
-	patience  time.Duration
-	lastBeat  time.Time
-	lastDelay time.Time
+	patience      time.Duration
+	lastHeartbeat time.Time
+	lastDelay     time.Time
 
 	// Of the goroutine that reads.
 	workers  map[string]*worker // by name
@@ -162,7 +162,7 @@ func (m *Monitor) Run(ctx context.Context, ready func()) error {
 	var reading sync.WaitGroup
 	reading.Go(func() { m.each(ctx, m.cfg.Every/2, m.read) })
 	m.each(ctx, m.cfg.Every, func(ctx context.Context) {
-		if err := m.beat(ctx); errors.Is(err, ErrReplaced) {
+		if err := m.recordHeartbeat(ctx); errors.Is(err, ErrReplaced) {
 			cancel(err)
 		} else if err != nil && ctx.Err() == nil {
 			m.cfg.Logger.Warn("liveness: cannot show that this worker lives; retrying", "error", err)
@@ -207,7 +207,7 @@ func (m *Monitor) start(ctx context.Context) error {
 	if err := m.put(ctx, nil); err != nil {
 		return err
 	}
-	m.lastBeat = time.Now()
+	m.lastHeartbeat = time.Now()
 	if earlier := table.WorkerFrom(it); earlier.Process != "" && earlier.Process != m.cfg.Process {
 		m.report(Gone{Name: m.cfg.Name, Process: earlier.Process})
 	}
@@ -228,9 +228,9 @@ func (m *Monitor) remove(ctx context.Context, name string, cond store.Condition)
 	return m.transact(ctx, store.Write{Op: store.OpDelete, Key: table.WorkerKey(name), Cond: cond, Name: "gone"})
 }
 
-// beat increments the row of this worker. If others have removed it, because it was taken for
-// dead, the row is made again.
-func (m *Monitor) beat(ctx context.Context) error {
+// recordHeartbeat increments the row of this worker. If other workers have removed the row because
+// they took this worker for dead, it makes the row again.
+func (m *Monitor) recordHeartbeat(ctx context.Context) error {
 	err := m.transact(ctx, store.Write{Op: store.OpUpdate, Key: table.WorkerKey(m.cfg.Name), Name: "live",
 		Cond: store.Exists().Eq(table.AttrHolder, store.String(m.cfg.Process)),
 		Update: store.Update{
@@ -254,8 +254,8 @@ func (m *Monitor) beat(ctx context.Context) error {
 // theirs, and restores it when there were no delays for a while. The next increment writes it. removed
 // says that others had removed the row: the clock of a machine that was suspended may have stood still, too.
 func (m *Monitor) adapt(now time.Time, removed bool) {
-	gap := now.Sub(m.lastBeat)
-	m.lastBeat = now
+	gap := now.Sub(m.lastHeartbeat)
+	m.lastHeartbeat = now
 	switch {
 	case removed || gap > m.patience*3/4:
 		says := "liveness: this worker was slow to show that it lives; others wait longer for it"

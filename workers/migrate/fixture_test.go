@@ -223,7 +223,7 @@ func (w *fixture) write(records []*kafka.Record) {
 }
 
 // consume makes a group read some records. It fails if an event arrives before an earlier one.
-func (w *fixture) consume(name string, most int) {
+func (w *fixture) consume(name string, limit int) {
 	g := w.groups[name]
 	var parts []kafka.Partition
 	for p := range w.log {
@@ -234,7 +234,7 @@ func (w *fixture) consume(name string, most int) {
 	slices.SortFunc(parts, func(a, b kafka.Partition) int { return strings.Compare(a.String(), b.String()) })
 	w.rng.Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
 	for _, p := range parts {
-		for ; g.committed[p] < len(w.log[p]) && most > 0; most-- {
+		for ; g.committed[p] < len(w.log[p]) && limit > 0; limit-- {
 			r := w.log[p][g.committed[p]]
 			base, _, _ := versions.Base(r.Topic)
 			key := base + " " + string(r.Key)

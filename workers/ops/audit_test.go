@@ -36,12 +36,12 @@ func stream[T any](s interface {
 // changing has a call of each RPC that changes something: one that succeeds, if execute
 // is true, and what is recorded of its request and result.
 func changing(t *testing.T, r *opstest.Fixture, c opsv1connect.OpsServiceClient) map[string]func(execute bool) error {
-	// The calls are made in any order, and a letter waits for the earlier ones of its chat: these
-	// are of two chats.
-	letter := func(chatID string, n int) *opsv1.DeadLetterFilter {
+	// The calls are made in any order, and a dead letter waits for the earlier ones of its chat:
+	// these are of two chats.
+	deadLetter := func(chatID string, n int) *opsv1.DeadLetterFilter {
 		return &opsv1.DeadLetterFilter{Ids: []string{r.DeadLetter(opstest.Group, r.Event(chatID, n), "permanent: bad")}}
 	}
-	redriven, discarded := letter(chatA, 1), letter("chat_01ARZ3NDEKTSV4RRFFQ69G5FAB", 2)
+	redriven, discarded := deadLetter(chatA, 1), deadLetter("chat_01ARZ3NDEKTSV4RRFFQ69G5FAB", 2)
 	id := r.Chat(3)
 	none := func(err error) error {
 		for _, nothing := range []string{"no such failed row", "there is no migration", "no past version"} {

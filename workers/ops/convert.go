@@ -53,9 +53,9 @@ func outcomeTo(o deadletter.Outcome) opsv1.DeadLetterOutcome {
 }
 
 // truncate shortens a text to a number of bytes, and makes it valid UTF-8 for protobuf.
-func truncate(s string, most int) string {
-	if len(s) > most {
-		s = s[:most]
+func truncate(s string, limit int) string {
+	if len(s) > limit {
+		s = s[:limit]
 	}
 	return strings.ToValidUTF8(s, "?")
 }
@@ -87,7 +87,7 @@ func filterOf(f *opsv1.DeadLetterFilter, statuses []opsv1.DeadLetterStatus) dead
 	return out
 }
 
-func letterTo(l *deadletter.Letter) *opsv1.DeadLetter {
+func deadLetterTo(l *deadletter.DeadLetter) *opsv1.DeadLetter {
 	out := &opsv1.DeadLetter{
 		Id: truncate(l.ID(), maxID), Group: truncate(l.Group, maxName), Consumer: truncate(l.Consumer, maxName),
 		Reason: truncate(l.Reason, maxReason), FailedAt: timestamp(l.FailedAt), Attempts: int32(l.Attempts),
@@ -104,9 +104,9 @@ func letterTo(l *deadletter.Letter) *opsv1.DeadLetter {
 	return out
 }
 
-// recordTo shows the record of a letter. Of a topic's message the headers are what a user
+// recordTo shows the record of a dead letter. Of a topic's message the headers are what a user
 // wrote, but those of the server.
-func recordTo(l *deadletter.Letter, content bool) *opsv1.DeadLetterRecord {
+func recordTo(l *deadletter.DeadLetter, content bool) *opsv1.DeadLetterRecord {
 	r := l.Record
 	sum := sha256.Sum256(r.Value)
 	out := &opsv1.DeadLetterRecord{Key: r.Key, ValueSha256: sum[:]}

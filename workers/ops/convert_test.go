@@ -9,7 +9,7 @@ import (
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/deadletter"
-	"github.com/parley-chat/parley/workers/deadletter/letter"
+	"github.com/parley-chat/parley/workers/deadletter/encoding"
 )
 
 // States, outcomes and classes have one spelling, in the packages behind the API and in the
@@ -41,11 +41,11 @@ func TestOneSpelling(t *testing.T) {
 	}
 	for _, c := range []consume.Class{consume.Unknown, consume.Permanent, consume.Downstream, consume.Authoritative,
 		consume.Fatal} {
-		if v := letter.Class(c.String()); v == 0 || !strings.HasSuffix(v.String(), "_"+strings.ToUpper(c.String())) {
+		if v := encoding.Class(c.String()); v == 0 || !strings.HasSuffix(v.String(), "_"+strings.ToUpper(c.String())) {
 			t.Errorf("class %q is %v in dead letters", c, v)
 		}
 	}
-	if v := letter.Class(consume.Ignored.String()); v != 0 { // such a record is no dead letter
+	if v := encoding.Class(consume.Ignored.String()); v != 0 { // such a record is no dead letter
 		t.Errorf("ignored is %v", v)
 	}
 }

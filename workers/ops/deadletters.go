@@ -42,13 +42,13 @@ func (s *Service) ListDeadLetters(
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.letters.List(ctx, f, cmp.Or(int(req.GetPageSize()), defaultPage), from)
+	p, err := s.deadLetters.List(ctx, f, cmp.Or(int(req.GetPageSize()), defaultPage), from)
 	if err != nil {
 		return nil, err
 	}
 	out := &opsv1.ListDeadLettersResponse{}
-	for i := range p.Letters {
-		out.Letters = append(out.Letters, letterTo(&p.Letters[i]))
+	for i := range p.DeadLetters {
+		out.Letters = append(out.Letters, deadLetterTo(&p.DeadLetters[i]))
 	}
 	if p.Next != nil {
 		out.NextPageToken = tokenOf(*p.Next, query)
@@ -57,7 +57,7 @@ func (s *Service) ListDeadLetters(
 }
 
 // A position in a list of dead letters has a byte each for the source and whether the
-// letter is parked, partition and offset, and for a topic's the names of log and group.
+// dead letter is parked, partition and offset, and for a topic's the names of log and group.
 const positionSize = 1 + 1 + 4 + 8
 
 var tokenSources = []deadletter.Source{"", deadletter.Events, deadletter.Topics}
@@ -97,14 +97,14 @@ func positionOf(token string, query proto.Message) (p deadletter.Position, err e
 func (s *Service) CountDeadLetters(
 	ctx context.Context, req *opsv1.CountDeadLettersRequest,
 ) (*opsv1.CountDeadLettersResponse, error) {
-	counts, total, err := s.letters.Count(ctx, filterOf(req.GetFilter(), req.GetStatuses()))
+	counts, total, err := s.deadLetters.Count(ctx, filterOf(req.GetFilter(), req.GetStatuses()))
 	if err != nil {
 		return nil, err
 	}
 	out := &opsv1.CountDeadLettersResponse{Total: int64(total)}
 	for _, c := range counts[:min(len(counts), maxCounts)] {
 		out.Counts = append(out.Counts, &opsv1.DeadLetterCount{
-			Group: c.Group, Topic: c.Topic, Reason: truncate(c.Reason, maxReason), Count: int64(c.Letters),
+			Group: c.Group, Topic: c.Topic, Reason: truncate(c.Reason, maxReason), Count: int64(c.DeadLetters),
 			FirstFailedAt: timestamp(c.First), LastFailedAt: timestamp(c.Last),
 		})
 	}
@@ -115,11 +115,11 @@ func (s *Service) CountDeadLetters(
 func (s *Service) GetDeadLetter(
 	ctx context.Context, req *opsv1.GetDeadLetterRequest,
 ) (*opsv1.GetDeadLetterResponse, error) {
-	l, err := s.letters.Get(ctx, req.GetId())
+	l, err := s.deadLetters.Get(ctx, req.GetId())
 	if err != nil {
 		return nil, err
 	}
-	out := &opsv1.GetDeadLetterResponse{Letter: letterTo(&l)}
+	out := &opsv1.GetDeadLetterResponse{Letter: deadLetterTo(&l)}
 	content := req.GetContent()
 	defer func() { out.Record = recordTo(&l, content) }()
 	if l.Source == deadletter.Topics { // its content is its publisher's business
@@ -151,8 +151,8 @@ func (s *Service) GetDeadLetter(
 	return out, nil
 }
 
-// problem says why a letter cannot be read.
-func (s *Service) problem(l *deadletter.Letter, err error) string {
+// problem says why a dead letter cannot be read.
+func (s *Service) problem(l *deadletter.DeadLetter, err error) string {
 	if errors.Is(err, event.ErrSchema) {
 		return truncate(ownText(err, event.ErrSchema), maxReason)
 	}
@@ -160,8 +160,8 @@ func (s *Service) problem(l *deadletter.Letter, err error) string {
 	return "the schema registry does not answer"
 }
 
-// typeOf is the type of a letter's event, as its producer says; empty if it does not.
-func typeOf(l *deadletter.Letter) string {
+// typeOf is the type of a dead letter's event, as its producer says; empty if it does not.
+func typeOf(l *deadletter.DeadLetter) string {
 	for _, h := range l.Record.Headers {
 		if h.Key == kafka.HeaderEventType {
 			return string(h.Value)
@@ -193,7 +193,7 @@ func (s *Service) RedriveDeadLetters(
 	p := s.progress(ctx, func(r []*opsv1.DeadLetterResult, sum *opsv1.DeadLetterSummary) error {
 		return stream.Send(&opsv1.RedriveDeadLettersResponse{Results: r, Summary: sum})
 	})
-	report, err := s.letters.Redrive(ctx, filterOf(req.GetFilter(), nil), deadletter.Redrive{
+	report, err := s.deadLetters.Redrive(ctx, filterOf(req.GetFilter(), nil), deadletter.Redrive{
 		Actor: actor(ctx), Limit: int(req.GetLimit()), DryRun: !req.GetExecute(), Rate: int(req.GetRate()),
 		Handlers: s.cfg.Handlers, OnOutcome: p.add,
 	})
@@ -211,7 +211,7 @@ func (s *Service) DiscardDeadLetters(
 	p := s.progress(ctx, func(r []*opsv1.DeadLetterResult, sum *opsv1.DeadLetterSummary) error {
 		return stream.Send(&opsv1.DiscardDeadLettersResponse{Results: r, Summary: sum})
 	})
-	report, err := s.letters.Discard(ctx, filterOf(req.GetFilter(), nil), deadletter.Discard{
+	report, err := s.deadLetters.Discard(ctx, filterOf(req.GetFilter(), nil), deadletter.Discard{
 		Actor: actor(ctx), Reason: req.GetReason(), Limit: int(req.GetLimit()), DryRun: !req.GetExecute(), OnOutcome: p.add,
 	})
 	return p.end(report, err)

@@ -95,7 +95,7 @@ func (s *Service) ListTopicVersions(
 		res.Migrating, res.Phase, res.MigratingBy = m.Topic, phases[m.Phase], truncate(m.By, maxOperator)
 	}
 	for _, t := range kafka.Topics() {
-		if t.Kind == kafka.Searches || t.Kind == kafka.SearchLetters {
+		if t.Kind == kafka.Searches || t.Kind == kafka.SearchDeadLetterKind {
 			continue // they have one version
 		}
 		for _, v := range state.Of(t.Name) {

@@ -54,7 +54,8 @@ const (
 	unaryTimeout = 2 * time.Minute // a whole topic may have to be read
 )
 
-// Config is what a Service works with; all of it but Kafka, Handlers, Letters, Services and More is required.
+// Config is what a Service works with; all of it but Kafka, Handlers, DeadLetters, Services and More is
+// required.
 type Config struct {
 	Addr  string         // of Kafka
 	Kafka []kafka.Option // for its clients
@@ -64,12 +65,12 @@ type Config struct {
 	Decode func(ctx context.Context, key, value []byte) (event.Event, error)
 	// Handlers take redriven records, by consumer group.
 	Handlers map[string]consume.Handler
-	// Letters are the dead letters of durable topics; nil: they are not served here.
-	Letters  deadletter.TopicLetters
-	Migrator *migrate.Migrator
-	Key      *auth.Key
-	Clock    func() time.Time
-	Logger   *slog.Logger
+	// DeadLetters are the dead letters of durable topics; nil: they are not served here.
+	DeadLetters deadletter.TopicDeadLetters
+	Migrator    *migrate.Migrator
+	Key         *auth.Key
+	Clock       func() time.Time
+	Logger      *slog.Logger
 	// Observe counts an RPC; code is "ok" or the name of connect's code.
 	Observe func(procedure, code string, took time.Duration)
 	// More is what is served to operators besides, by path; Operator returns the caller.
@@ -84,12 +85,12 @@ type Config struct {
 
 // Service is the implementation of OpsService.
 type Service struct {
-	cfg      Config
-	letters  *deadletter.Manager
-	audit    *audit.Log
-	security *audit.Recorder
-	handler  http.Handler
-	calls    chan struct{}
+	cfg         Config
+	deadLetters *deadletter.Manager
+	audit       *audit.Log
+	security    *audit.Recorder
+	handler     http.Handler
+	calls       chan struct{}
 }
 
 var _ opsv1connect.OpsServiceHandler = (*Service)(nil)
@@ -100,11 +101,11 @@ func New(cfg Config) (*Service, error) {
 		return nil, errors.New("ops: decoder, key, observer and migrator are required")
 	}
 	manager, err := deadletter.New(deadletter.Config{Addr: cfg.Addr, Kafka: cfg.Kafka, Store: cfg.Store,
-		Topics: cfg.Letters, Clock: cfg.Clock, Logger: cfg.Logger})
+		Topics: cfg.DeadLetters, Clock: cfg.Clock, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, letters: manager, audit: audit.New(cfg.Store, cfg.Clock), calls: make(chan struct{}, maxCalls)}
+	s := &Service{cfg: cfg, deadLetters: manager, audit: audit.New(cfg.Store, cfg.Clock), calls: make(chan struct{}, maxCalls)}
 	s.security = audit.NewRecorder(s.audit, cfg.Logger)
 	chain, err := s.chain()
 	if err != nil {
@@ -133,7 +134,7 @@ func (s *Service) Handler() http.Handler { return s.handler }
 func (s *Service) Security() *audit.Recorder { return s.security }
 
 // DeadLetters is what handles the dead letters, for metrics.
-func (s *Service) DeadLetters() *deadletter.Manager { return s.letters }
+func (s *Service) DeadLetters() *deadletter.Manager { return s.deadLetters }
 
 type operatorKey struct{}
 

@@ -128,7 +128,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: %s %s", name, code, why)
 		}
 	}
-	// A panic of a handler is a failure of the letter, and its text is not shown.
+	// A panic of a handler is a failure of the dead letter, and its text is not shown.
 	id := r.DeadLetter(opstest.Group, r.Event(chatA, 1), "permanent: bad")
 	r.Handle = func(context.Context, *kafka.Record) error { panic(opstest.Secret) }
 	s, err := c.RedriveDeadLetters(t.Context(),
@@ -144,8 +144,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A redrive ends when its caller disconnects: the current letter is finished, and the others
-// stay open (K-149).
+// A redrive ends when its caller disconnects: the current dead letter is finished, and the
+// others stay open (K-149).
 func TestRedriveEndsWithItsCaller(t *testing.T) {
 	r := opstest.New(t, nil)
 	c := client(t, r)
@@ -198,7 +198,7 @@ func TestCallsAreBounded(t *testing.T) {
 	const most = 8
 	done := make(chan error, most)
 	for n := range most {
-		// Each of a key of its own: letters of one key are driven one after the other.
+		// Each of a key of its own: dead letters of one key are driven one after the other.
 		id := r.DeadLetter(opstest.Group, r.Event(fmt.Sprint(chatA[:len(chatA)-1], n), n+1), "permanent: bad")
 		go func() {
 			s, err := c.RedriveDeadLetters(t.Context(),

@@ -32,7 +32,7 @@ func (s *Service) ListFailedOutboxRows(
 func (s *Service) MendFailedOutboxRow(
 	ctx context.Context, req *opsv1.MendFailedOutboxRowRequest,
 ) (*opsv1.MendFailedOutboxRowResponse, error) {
-	row, rows, err := failedrows.Mend(ctx, s.cfg.Store, req.GetRow(), req.GetExecute())
+	row, rows, err := failedrows.Repair(ctx, s.cfg.Store, req.GetRow(), req.GetExecute())
 	if err != nil {
 		return nil, err
 	}

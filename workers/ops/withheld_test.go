@@ -29,48 +29,48 @@ func (nobody) ProfileChanged(string, int64, []string) {}
 func TestSec_S_45_DeletionReachesDeadLetters(t *testing.T) {
 	r := opstest.New(t, nil)
 	ctx := t.Context()
-	letters := client(t, r)
+	deadLetters := client(t, r)
 	value := testkit.Value(r.Key.IssueOperator("ada", time.Now(), time.Minute))(t)
 	events := opsv1connect.NewEventServiceClient(&http.Client{Transport: token{value, http.DefaultTransport}},
 		"http://"+r.Addr)
 	id := r.Chat(3) // of alice
-	letter := r.DeadLetter(opstest.Group, r.Event(id, 7), "permanent: bad")
-	shows := func() (letterShows, storeShows bool) {
+	deadLetter := r.DeadLetter(opstest.Group, r.Event(id, 7), "permanent: bad")
+	shows := func() (deadLetterShows, storeShows bool) {
 		t.Helper()
-		l := testkit.Value(letters.GetDeadLetter(ctx, &opsv1.GetDeadLetterRequest{Id: letter, Content: true}))(t)
+		l := testkit.Value(deadLetters.GetDeadLetter(ctx, &opsv1.GetDeadLetterRequest{Id: deadLetter, Content: true}))(t)
 		list := testkit.Value(events.ListEvents(ctx, &opsv1.ListEventsRequest{ChatId: id, Content: true}))(t)
 		return bytes.Contains(testkit.Value(proto.Marshal(l))(t), []byte(opstest.Secret)),
 			bytes.Contains(testkit.Value(proto.Marshal(list))(t), []byte(opstest.Secret))
 	}
-	if letter, stored := shows(); !letter || !stored {
-		t.Fatalf("before the deletion content is shown by the letter: %v, by the event store: %v", letter, stored)
+	if deadLetter, stored := shows(); !deadLetter || !stored {
+		t.Fatalf("before the deletion content is shown by the letter: %v, by the event store: %v", deadLetter, stored)
 	}
 	accounts := people.New(people.Config{Store: r.Store, Clock: time.Now, NewID: chat.NewID, Chats: r.Chats,
 		Hub: nobody{}})
 	testkit.Must(t, accounts.Delete(ctx, "alice", "alice"))
-	if letter, stored := shows(); letter || stored {
-		t.Errorf("after the deletion content is shown by the letter: %v, by the event store: %v", letter, stored)
+	if deadLetter, stored := shows(); deadLetter || stored {
+		t.Errorf("after the deletion content is shown by the letter: %v, by the event store: %v", deadLetter, stored)
 	}
 }
 
-// A letter that cannot be read as an event shows nothing of a deleted account either, and
+// A dead letter that cannot be read as an event shows nothing of a deleted account either, and
 // says so; that of somebody else is shown if its author can be determined.
-func TestUnreadableLettersOfDeletedAccounts(t *testing.T) {
+func TestUnreadableDeadLettersOfDeletedAccounts(t *testing.T) {
 	r := opstest.New(t, nil)
 	ctx := t.Context()
-	letters := client(t, r)
+	deadLetters := client(t, r)
 	id := r.Chat(3)
-	letter := func(n int, headers ...kafka.Header) string {
+	deadLetter := func(n int, headers ...kafka.Header) string {
 		record := r.Event(id, n)
 		record.Value, record.Headers = bytes.Clone(record.Value), headers
 		record.Value[4] ^= 0x7f // another schema, which nobody has
 		return r.DeadLetter(opstest.Group, record, "permanent: bad")
 	}
-	anonymous := letter(7)
-	named := letter(8, kafka.Header{Key: kafka.HeaderEventType, Value: []byte(event.TypeMessagePersisted)})
-	shows := func(letter string) (shown bool, problem string) {
+	anonymous := deadLetter(7)
+	named := deadLetter(8, kafka.Header{Key: kafka.HeaderEventType, Value: []byte(event.TypeMessagePersisted)})
+	shows := func(deadLetter string) (shown bool, problem string) {
 		t.Helper()
-		l := testkit.Value(letters.GetDeadLetter(ctx, &opsv1.GetDeadLetterRequest{Id: letter, Content: true}))(t)
+		l := testkit.Value(deadLetters.GetDeadLetter(ctx, &opsv1.GetDeadLetterRequest{Id: deadLetter, Content: true}))(t)
 		return bytes.Contains(testkit.Value(proto.Marshal(l))(t), []byte(opstest.Secret)), l.GetProblem()
 	}
 	if shown, problem := shows(anonymous); shown || !strings.Contains(problem, "may be of a deleted account") {

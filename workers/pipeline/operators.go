@@ -57,8 +57,8 @@ type Operators struct {
 	Key    *auth.Key   // signs their tokens
 	// Deliver passes the head of a chat to the hubs when a dead letter is redriven.
 	Deliver func(context.Context, delivery.Delivery) error
-	// Letters are the dead letters of durable topics; nil: they are not served here.
-	Letters deadletter.TopicLetters
+	// DeadLetters are the dead letters of durable topics; nil: they are not served here.
+	DeadLetters deadletter.TopicDeadLetters
 	// Replicas says that the brokers have replicas, which are counted.
 	Replicas bool
 	// More is what is served to operators besides, by path.
@@ -102,7 +102,7 @@ func (c Operators) addTo(ctx context.Context, p *Pipeline) error {
 		},
 		Services: append(services, read.Handler, parkedkeys.New(b.Store, time.Now).Handler,
 			(&backups.Service{Take: b.Snapshot}).Handler),
-		Migrator: migrator, Letters: c.Letters, More: c.More,
+		Migrator: migrator, DeadLetters: c.DeadLetters, More: c.More,
 	})
 	if err != nil {
 		return err

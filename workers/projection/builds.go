@@ -36,7 +36,7 @@ type Status struct {
 }
 
 // Operate shows the builds of projections and starts and stops rebuilds. Processes that run
-// the projections see it within Config.LookEvery.
+// the projections see it within Config.PollEvery.
 type Operate struct {
 	Definitions []Definition
 	Store       store.Store

@@ -2,11 +2,10 @@ package projection
 
 import "context"
 
-// Look looks once for each projection whether there is something to rebuild, as a process
-// that has just started does, and does it.
-func (s *Set) Look(ctx context.Context) error {
+// RebuildOnce does one step of each projection, as a process that has just started does.
+func (s *Set) RebuildOnce(ctx context.Context) error {
 	for _, p := range s.known {
-		if err := (&rebuilder{Set: s, p: p}).look(ctx); err != nil {
+		if err := (&rebuilder{Set: s, p: p}).step(ctx); err != nil {
 			return err
 		}
 	}

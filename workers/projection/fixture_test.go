@@ -215,7 +215,7 @@ func (f *fixture) do(a projection.Action) {
 	testkit.Must(f.t, err)
 }
 
-// handle hands batches to a process until it takes them.
+// handle passes batches to a process until it takes them.
 func handle(t testing.TB, s *projection.Set, batches [][]*kafka.Record) {
 	t.Helper()
 	for _, b := range batches {

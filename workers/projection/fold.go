@@ -74,11 +74,11 @@ func (s *Set) fold(
 const stepCost = 10
 
 // turn waits until a rebuild may proceed, and returns how many events it may take at a time.
-func (s *Set) turn(ctx context.Context, most int) (int, error) {
+func (s *Set) turn(ctx context.Context, limit int) (int, error) {
 	if s.cfg.Throttle == nil {
-		return most, nil
+		return limit, nil
 	}
-	n, err := s.cfg.Throttle.Wait(ctx, int64(most))
+	n, err := s.cfg.Throttle.Wait(ctx, int64(limit))
 	return int(n), err
 }
 

@@ -58,7 +58,7 @@ func TestGapKeepsTheLiveBuild(t *testing.T) {
 	f.talk(120)
 	s := f.set(f.store, nil)
 	testkit.Must(t, s.Prepare(t.Context()))
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	chat := f.ids[17]
 	first := f.talkTo(chat, 5) - 4
 	handle(t, s, f.batches(9))
@@ -67,7 +67,7 @@ func TestGapKeepsTheLiveBuild(t *testing.T) {
 
 	stuck := s.Stats(chatactivity.Name).Stuck
 	f.do(projection.Start)
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	f.blocked("a rebuild", 1, chat)
 	testkit.Equal(t, "chats that the alert counts", s.Stats(chatactivity.Name).Stuck-stuck, int64(1))
 	before := f.shown()
@@ -80,15 +80,15 @@ func TestGapKeepsTheLiveBuild(t *testing.T) {
 	before[day]++
 	testkit.Equal(t, "messages in the live build", f.shown()[day], before[day])
 
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	f.blocked("nothing was decided", 1, chat)
 	f.resume(false)
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	f.blocked("resumed without a repair", 1, chat)
 	testkit.Equal(t, "events that were read", f.status().Rebuild.Done, int64(len(f.heads())))
 
 	f.resume(true)
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	got := f.status()
 	if got.Builds.Live != 2 || got.Builds.Next != 0 || got.Builds.AcceptGaps || got.Rebuild.Blocked ||
 		got.Rebuild.EndedAt == 0 || got.Rebuild.Stuck != 1 {
@@ -98,7 +98,7 @@ func TestGapKeepsTheLiveBuild(t *testing.T) {
 		t.Fatal("the build has no gap")
 	}
 	f.do(projection.Start)
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	f.blocked("the next rebuild", 2, chat)
 }
 
@@ -121,7 +121,7 @@ func TestGapOfTheFirstBuild(t *testing.T) {
 	repair := f.damage(f.ids[1], last-1)
 	s := f.set(f.store, nil)
 	testkit.Must(t, s.Prepare(t.Context()))
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	f.blocked("the first build", 0, f.ids[1])
 	record := &kafka.Record{Topic: kafka.MessagesPersisted, Key: []byte(f.ids[1])}
 	if n, err := s.Handle(t.Context(), []*kafka.Record{record}); n != 0 || consume.ClassOf(err) != consume.Permanent {
@@ -133,7 +133,7 @@ func TestGapOfTheFirstBuild(t *testing.T) {
 	}
 	repair()
 	f.resume(false)
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	testkit.Equal(t, "the live build", f.status().Builds.Live, int64(1))
 	testkit.Equal(t, "gaps", f.status().Rebuild.Stuck, int64(0))
 	f.check()
@@ -142,7 +142,7 @@ func TestGapOfTheFirstBuild(t *testing.T) {
 	_, err := f.operate().Do(t.Context(), chatactivity.Name,
 		projection.Change{Action: projection.Start, AcceptGaps: true}, "ada", true)
 	testkit.Must(t, err)
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	testkit.Equal(t, "the live build", f.status().Builds.Live, int64(2))
 }
 
@@ -154,7 +154,7 @@ func TestManyGaps(t *testing.T) {
 	}
 	s := f.set(f.store, nil)
 	testkit.Must(t, s.Prepare(t.Context()))
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	r := f.status().Rebuild
 	testkit.Equal(t, "gaps", r.Stuck, int64(130))
 	testkit.Equal(t, "gaps by name", len(strings.Fields(r.Gaps)), 100)
@@ -169,7 +169,7 @@ func TestCanceledDuringTheLastPage(t *testing.T) {
 		f.talk(30)
 		s := f.set(f.store, nil)
 		testkit.Must(t, s.Prepare(t.Context()))
-		testkit.Must(t, s.Look(t.Context()))
+		testkit.Must(t, s.RebuildOnce(t.Context()))
 		if gap {
 			f.damage(f.ids[0], f.talkTo(f.ids[0], 1))
 		}
@@ -181,7 +181,7 @@ func TestCanceledDuringTheLastPage(t *testing.T) {
 			}
 			return faulty.Fault{}
 		}, faulty.Scan)})
-		testkit.Must(t, f.set(canceling, nil).Look(t.Context()))
+		testkit.Must(t, f.set(canceling, nil).RebuildOnce(t.Context()))
 		if b := f.status().Builds; b.Live != 1 || b.Next != 0 || b.Paused || b.By != "ada" {
 			t.Errorf("canceled, gap %v: %+v", gap, b)
 		}
@@ -198,7 +198,7 @@ func TestFoldByAnotherIsDurableBeforeTheRecordIsFinished(t *testing.T) {
 	f.talk(5)
 	other := f.set(f.store, nil)
 	testkit.Must(t, other.Prepare(t.Context()))
-	testkit.Must(t, other.Look(t.Context()))
+	testkit.Must(t, other.RebuildOnce(t.Context()))
 	lost := errors.New("the disk does not answer")
 	s := f.set(faulty.New(f.store, faulty.Options{Policy: faulty.On(func(faulty.Call) faulty.Fault {
 		return faulty.Fault{When: faulty.Before, Err: lost}

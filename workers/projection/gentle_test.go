@@ -64,7 +64,7 @@ func TestRebuildBesideSends(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 			began := time.Now()
-			testkit.Must(t, s.Look(ctx))
+			testkit.Must(t, s.RebuildOnce(ctx))
 			took := time.Since(began)
 			cancel()
 			sends.Wait()

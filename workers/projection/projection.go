@@ -11,7 +11,7 @@
 // Most projections are a fold of the event store: the rows of a chat follow from the events of the
 // chat, in the order of their versions. Topics only say which chats have new events; the events
 // themselves are read from the store, from the version on up to which the chat is folded. Nothing
-// of a record but its key is looked at. The position stands in a row of its own, and a plan that
+// of a record but its key is checked. The position stands in a row of its own, and a plan that
 // changes rows of the chat moves it, on the condition that it is where it was read. So an event
 // counts once, regardless of how often its record comes, in which order, from which topic, and how
 // many processes work on the chat. After any crash, the rows reflect exactly the events up to the
@@ -135,8 +135,8 @@ type Config struct {
 	Rest float64
 	// Throttle, if given, holds rebuilds back while others are slowed down by them.
 	Throttle *pace.Throttle
-	// LookEvery is how often a process looks whether there is something to rebuild; 1 s.
-	LookEvery time.Duration
+	// PollEvery is how often a process checks for something to rebuild; 1 s.
+	PollEvery time.Duration
 	// RemoveAfter is how long the rows of a build stay that is not used any more; 5 min. A
 	// handler that works on it has ended by then.
 	RemoveAfter time.Duration
@@ -165,7 +165,7 @@ func New(cfg Config) (*Set, error) {
 	}
 	cfg.Parallel = cmp.Or(max(cfg.Parallel, 0), 2)
 	cfg.Rest = max(cmp.Or(cfg.Rest, 1), 0)
-	cfg.LookEvery = cmp.Or(cfg.LookEvery, time.Second)
+	cfg.PollEvery = cmp.Or(cfg.PollEvery, time.Second)
 	cfg.RemoveAfter = cmp.Or(cfg.RemoveAfter, 5*time.Minute)
 	s := &Set{cfg: cfg}
 	for _, d := range cfg.Definitions {

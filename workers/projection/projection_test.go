@@ -26,7 +26,7 @@ func TestEachEventCountsOnce(t *testing.T) {
 	f := newFixture(t, 5)
 	f.talk(300)
 	testkit.Must(t, f.set(f.store, nil).Prepare(t.Context()))
-	testkit.Must(t, f.set(f.store, nil).Look(t.Context()))
+	testkit.Must(t, f.set(f.store, nil).RebuildOnce(t.Context()))
 	f.talk(300)
 	batches := f.batches(7)
 	batches = slices.Concat(batches, batches, batches)
@@ -51,7 +51,7 @@ func (f *fixture) life(st store.Store, batches [][]*kafka.Record, at *int) error
 	if err := s.Prepare(ctx); err != nil {
 		return err
 	}
-	if err := s.Look(ctx); err != nil {
+	if err := s.RebuildOnce(ctx); err != nil {
 		return err
 	}
 	operate := f.operate()
@@ -67,12 +67,12 @@ func (f *fixture) life(st store.Store, batches [][]*kafka.Record, at *int) error
 				return err
 			}
 		case len(batches) / 2:
-			if err := s.Look(ctx); err != nil {
+			if err := s.RebuildOnce(ctx); err != nil {
 				return err
 			}
 		}
 	}
-	return s.Look(ctx)
+	return s.RebuildOnce(ctx)
 }
 
 // A process is killed before and after each call of the store, through consuming and a
@@ -126,7 +126,7 @@ func TestRebuildWhileMessagesCome(t *testing.T) {
 		projection.ErrNotBuilt) {
 		t.Fatalf("a projection that is not built says: %v", err)
 	}
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	f.check()
 	first := f.status()
 	testkit.Equal(t, "events at the start", first.Rebuild.Total, int64(len(f.events())))
@@ -135,7 +135,7 @@ func TestRebuildWhileMessagesCome(t *testing.T) {
 	f.do(projection.Start)
 	var rebuilding sync.WaitGroup
 	rebuilding.Go(func() {
-		if err := f.set(f.store, nil).Look(t.Context()); err != nil {
+		if err := f.set(f.store, nil).RebuildOnce(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -152,7 +152,7 @@ func TestRebuildWhileMessagesCome(t *testing.T) {
 	testkit.Equal(t, "builds with rows", fmt.Sprint(f.builds()), "[1 2]")
 
 	f.clock.add(6 * time.Minute)
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	testkit.Equal(t, "builds with rows", fmt.Sprint(f.builds()), "[2]")
 	testkit.Equal(t, "builds to remove", len(f.status().Builds.Dropped), 0)
 	f.check()
@@ -165,7 +165,7 @@ func TestRebuildIsPausedResumedAndCanceled(t *testing.T) {
 	f.talk(240)
 	s := f.set(f.store, nil)
 	testkit.Must(t, s.Prepare(t.Context()))
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 
 	f.do(projection.Start)
 	pages := 0
@@ -176,13 +176,13 @@ func TestRebuildIsPausedResumedAndCanceled(t *testing.T) {
 		}
 		return faulty.Fault{}
 	}, faulty.Scan)})
-	testkit.Must(t, f.set(pausing, nil).Look(t.Context()))
+	testkit.Must(t, f.set(pausing, nil).RebuildOnce(t.Context()))
 	paused := f.status()
 	if !paused.Builds.Paused || paused.Builds.Next != 2 || paused.Rebuild.Done == 0 ||
 		paused.Rebuild.Done >= paused.Rebuild.Total || paused.Rebuild.Holder != "" {
 		t.Fatalf("%+v", paused)
 	}
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	testkit.Equal(t, "it does not continue", f.status().Rebuild.Done, paused.Rebuild.Done)
 	f.talk(60)
 	handle(t, s, f.batches(9))
@@ -194,7 +194,7 @@ func TestRebuildIsPausedResumedAndCanceled(t *testing.T) {
 		return faulty.Fault{}
 	}, faulty.Scan)})
 	f.do(projection.Resume)
-	testkit.Must(t, f.set(counting, nil).Look(t.Context()))
+	testkit.Must(t, f.set(counting, nil).RebuildOnce(t.Context()))
 	testkit.Equal(t, "pages that were read again or for the first time", scans, 1)
 	testkit.Equal(t, "the live build", f.status().Builds.Live, int64(2))
 	f.check()
@@ -209,7 +209,7 @@ func TestRebuildIsPausedResumedAndCanceled(t *testing.T) {
 	handle(t, s, f.batches(9))
 	f.check()
 	f.clock.add(6 * time.Minute)
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	testkit.Equal(t, "builds with rows", fmt.Sprint(f.builds()), "[2]")
 }
 
@@ -220,7 +220,7 @@ func TestVersions(t *testing.T) {
 	f.talk(30)
 	old := f.set(f.store, nil)
 	testkit.Must(t, old.Prepare(t.Context()))
-	testkit.Must(t, old.Look(t.Context()))
+	testkit.Must(t, old.RebuildOnce(t.Context()))
 	newer := f.set(f.store, func(c *projection.Config) { c.Definitions[0].Version = 2 })
 	testkit.Must(t, newer.Prepare(t.Context()))
 	if b := f.status().Builds; b.Next != 2 || b.NextVersion != 2 || b.Live != 1 {
@@ -232,7 +232,7 @@ func TestVersions(t *testing.T) {
 		if n != 0 || consume.ClassOf(err) != consume.Authoritative {
 			t.Fatalf("an older process took %d records: %v", n, err)
 		}
-		testkit.Must(t, newer.Look(t.Context()))
+		testkit.Must(t, newer.RebuildOnce(t.Context()))
 	}
 	f.talk(30)
 	handle(t, newer, f.batches(5))
@@ -245,19 +245,19 @@ func TestVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	restored := f.set(f.store, func(c *projection.Config) { c.Definitions[0].Version, c.History = 2, store.Line("h") })
-	testkit.Must(t, restored.Look(t.Context()))
+	testkit.Must(t, restored.RebuildOnce(t.Context()))
 	testkit.Equal(t, "the build after a restore", f.status().Builds.Live, int64(3))
 	f.check()
 }
 
 // EV52: an event that cannot be read stops its chat, in both ways into a build, and no other;
-// once it is mended, the next record brings all that follows.
+// once it is repaired, the next record brings all that follows.
 func TestEventThatCannotBeRead(t *testing.T) {
 	f := newFixture(t, 3)
 	f.talk(60)
 	s := f.set(f.store, nil)
 	testkit.Must(t, s.Prepare(t.Context()))
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	last := f.talkTo(f.ids[0], 3)
 	repair := f.damage(f.ids[0], last-1)
 	record := &kafka.Record{Topic: kafka.MessagesPersisted, Key: []byte(f.ids[0])}
@@ -266,13 +266,13 @@ func TestEventThatCannotBeRead(t *testing.T) {
 		t.Fatal(n, failure)
 	}
 	f.do(projection.Start)
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	f.blocked("a rebuild", 1, f.ids[0])
 	repair()
 	handle(t, s, [][]*kafka.Record{{record}})
 	f.check()
 	f.resume(false)
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	testkit.Equal(t, "the live build", f.status().Builds.Live, int64(2))
 	f.check()
 	odd := &kafka.Record{Topic: kafka.MessagesPersisted, Key: []byte("\x00")}

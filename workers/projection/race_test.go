@@ -34,7 +34,7 @@ func before(st store.Store, name string, f func()) store.Store {
 func TestSlowProcess(t *testing.T) {
 	f := newFixture(t, 1)
 	testkit.Must(t, f.set(f.store, nil).Prepare(t.Context()))
-	testkit.Must(t, f.set(f.store, nil).Look(t.Context()))
+	testkit.Must(t, f.set(f.store, nil).RebuildOnce(t.Context()))
 	record := []*kafka.Record{{Topic: kafka.MessagesPersisted, Key: []byte(f.ids[0])}}
 	f.send(f.ids[0], "alice", 1)
 	slow := before(f.store, "position", func() {
@@ -54,14 +54,14 @@ func TestRecordJustBeforeTheSwitch(t *testing.T) {
 	f.talk(20)
 	s := f.set(f.store, nil)
 	testkit.Must(t, s.Prepare(t.Context()))
-	testkit.Must(t, s.Look(t.Context()))
+	testkit.Must(t, s.RebuildOnce(t.Context()))
 	handle(t, s, f.batches(5))
 	f.do(projection.Start)
 	switching := before(f.store, "projection", func() {
 		f.send(f.ids[0], "carol", 1)
 		handle(t, s, [][]*kafka.Record{{{Topic: kafka.MessagesPersisted, Key: []byte(f.ids[0])}}})
 	})
-	testkit.Must(t, f.set(switching, nil).Look(t.Context()))
+	testkit.Must(t, f.set(switching, nil).RebuildOnce(t.Context()))
 	testkit.Equal(t, "the live build", f.status().Builds.Live, int64(2))
 	f.check()
 }

@@ -47,22 +47,22 @@ type rebuilder struct {
 	p    *projection
 	row  table.Rebuild // as last read or written
 	seen time.Time     // since when the row has not changed
-	done bool          // the first look is over
+	done bool          // the first step is over
 }
 
 func (r *rebuilder) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := r.look(ctx); err != nil && ctx.Err() == nil {
+		if err := r.step(ctx); err != nil && ctx.Err() == nil {
 			r.cfg.Logger.Warn("projection: a rebuild failed and is retried", "projection", r.p.Name, "error", err)
 		}
-		if wait.For(ctx, r.cfg.LookEvery) != nil {
+		if wait.For(ctx, r.cfg.PollEvery) != nil {
 			return
 		}
 	}
 }
 
-// look does what there is to do.
-func (r *rebuilder) look(ctx context.Context) error {
+// step does the work that is due.
+func (r *rebuilder) step(ctx context.Context) error {
 	if err := r.begin(ctx, r.p); err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ type chats struct {
 
 const (
 	planChats = 1_000 // heads that are read at a time to count events
-	pageChats = 50    // chats between two places where a rebuild can continue
+	pageChats = 50    // chats between two positions where a rebuild can continue
 )
 
 // plan implements source. The version of a chat's head is how many events it has.
@@ -46,7 +46,7 @@ func (c *chats) next(ctx context.Context, build int64, after string) (part, erro
 	scan := store.Scan{Table: store.ChatCounters, Segments: 1, Limit: pageChats, Cursor: after}
 	page, err := c.cfg.Store.Scan(ctx, scan)
 	if errors.Is(err, store.ErrInvalid) && after != "" {
-		// A place that the store refuses must not end the rebuild for ever. Chats that are
+		// A position that the store refuses must not end the rebuild for ever. Chats that are
 		// folded already are skipped.
 		scan.Cursor = ""
 		page, err = c.cfg.Store.Scan(ctx, scan)

@@ -147,13 +147,13 @@ func (b *inbox) release(w *chatNudges) {
 
 // dequeue removes and returns the chats that have waited longest: as many as have at most a
 // number of events together, and at least one.
-func (b *inbox) dequeue(most int) (list []*chatNudges) {
+func (b *inbox) dequeue(limit int) (list []*chatNudges) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := 0
 	for len(b.order) > 0 {
 		w := b.chats[b.order[0]]
-		if n += w.events(); n > most && len(list) > 0 {
+		if n += w.events(); n > limit && len(list) > 0 {
 			break
 		}
 		b.release(w)

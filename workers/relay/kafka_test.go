@@ -44,11 +44,11 @@ func (r *fixture) heads() map[string]int64 {
 func (r *fixture) readLog(b *kafkatest.Broker, from kafkatest.Mark) (records int) {
 	r.t.Helper()
 	want, heads := r.events(), r.heads()
-	type place struct {
+	type partitionKey struct {
 		topic string
 		chat  string
 	}
-	last := map[place]int64{}
+	last := map[partitionKey]int64{}
 	seen := map[string]map[int64]bool{}
 	n := 0
 	b.Read(r.t, from, func(rec *kafka.Record) bool {
@@ -71,7 +71,7 @@ func (r *fixture) readLog(b *kafkatest.Broker, from kafkatest.Mark) (records int
 		if seen[id][v] {
 			return false // a repetition, which readers drop by generation, chat and version
 		}
-		if at := (place{rec.Topic, id}); v < last[at] {
+		if at := (partitionKey{rec.Topic, id}); v < last[at] {
 			r.t.Fatalf("%s: version %d appears for the first time after version %d", id, v, last[at])
 		} else {
 			last[at] = v

@@ -42,7 +42,7 @@ func (r *Relay) queryChat(ctx context.Context, chatID string, emit func([]plan) 
 	}
 	rows, err := r.rows(ctx, chatID)
 	if err == nil && len(rows.list) > 0 && (!cached || hasGap(rows.list, last)) {
-		// The read is not a snapshot: it may have passed the place of a row just before the
+		// The read is not a snapshot: it may have passed the position of a row just before the
 		// row was written, and then found the next one. A second read finds the row, unless
 		// another relay has published and deleted it.
 		rows, err = r.rows(ctx, chatID)
@@ -96,9 +96,9 @@ const maxBatchEvents = 500
 // batchSize returns how many rows from the first on are consecutive and fit into a
 // transaction: their events are read at once.
 func (r *Relay) batchSize(rows []table.Outbox) int {
-	most := int64(min(r.cfg.MaxBatch, maxBatchEvents))
+	limit := int64(min(r.cfg.MaxBatch, maxBatchEvents))
 	n, events := 1, rows[0].Count
-	for n < len(rows) && rows[n].FirstVersion == rows[n-1].FirstVersion+rows[n-1].Count && events+rows[n].Count <= most {
+	for n < len(rows) && rows[n].FirstVersion == rows[n-1].FirstVersion+rows[n-1].Count && events+rows[n].Count <= limit {
 		events += rows[n].Count
 		n++
 	}

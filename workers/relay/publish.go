@@ -115,7 +115,7 @@ func (r *Relay) planOf(
 		if len(value) > kafka.MaxEvent {
 			return p, fmt.Errorf("%w: event %s has %d bytes", ErrPoison, md.GetEventId(), len(value))
 		}
-		to := r.route.state.Place(spec.Topic, chatID)
+		to := r.route.state.PartitionOf(spec.Topic, chatID)
 		p.frozen = p.frozen || r.route.state.Frozen(spec.Topic)
 		p.records = append(p.records, &kafka.Record{
 			Topic:     to.Topic,

@@ -146,11 +146,11 @@ func publishMixed(t *testing.T, r *fixture, b *kafkatest.Broker) (partitions [][
 
 // merge is one way in which the records of partitions can come to a reader: each partition in its
 // order, and the partitions in any.
-func merge(partitions [][]arrival, rng *rand.Rand, most int) (out []arrival) {
+func merge(partitions [][]arrival, rng *rand.Rand, limit int) (out []arrival) {
 	left := slices.Clone(partitions)
 	for len(left) > 0 {
 		i := rng.IntN(len(left))
-		n := min(1+rng.IntN(most), len(left[i]))
+		n := min(1+rng.IntN(limit), len(left[i]))
 		out = append(out, left[i][:n]...)
 		if left[i] = left[i][n:]; len(left[i]) == 0 {
 			left = slices.Delete(left, i, i+1)

@@ -44,7 +44,7 @@ func (r *route) frozen() bool { return r.state.Move != nil && r.state.Frozen(r.s
 // leadsTo reports whether events of a chat go to a partition.
 func (r *route) leadsTo(chatID string, p kafka.Partition) bool {
 	base, _, ok := versions.Base(p.Topic)
-	return ok && r.state.Place(base, chatID) == p
+	return ok && r.state.PartitionOf(base, chatID) == p
 }
 
 // refreshTopics reads the state, for the first time before anything is published.

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// passing is a store whose queries of a chat's outbox rows may read past the place of the
+// passing is a store whose queries of a chat's outbox rows may read past the position of the
 // first row just before it is written.
 type passing struct {
 	store.Store

@@ -54,9 +54,9 @@ func TestEventsOfACommandGoTogether(t *testing.T) {
 		r.now = r.now.Add(3 * time.Second)
 	}
 	r.checkOutbox()
-	most := 0
+	limit := 0
 	for _, c := range r.commits {
-		most = max(most, len(c.Events))
+		limit = max(limit, len(c.Events))
 		in := map[int]int{}
 		for _, e := range c.Events {
 			for i, ids := range transactions {
@@ -74,7 +74,7 @@ func TestEventsOfACommandGoTogether(t *testing.T) {
 			t.Errorf("a command's %d events are not published, expected all", len(c.Events))
 		}
 	}
-	if most <= 7 {
-		t.Fatalf("a command has %d events at most, expected more than a batch", most)
+	if limit <= 7 {
+		t.Fatalf("a command has %d events at most, expected more than a batch", limit)
 	}
 }

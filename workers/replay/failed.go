@@ -13,7 +13,7 @@ import (
 	"github.com/parley-chat/parley/workers/failedrows"
 )
 
-// failed mends the failed rows that the filter selects.
+// failed repairs the failed rows that the filter selects.
 func (r *run) failed(ctx context.Context) error {
 	for row, err := range r.failedRows(ctx) {
 		if err != nil {
@@ -33,7 +33,7 @@ func (r *run) failed(ctx context.Context) error {
 			r.report.More = true
 			return errLimit
 		}
-		if err := r.mend(ctx, row.ID); err != nil {
+		if err := r.repair(ctx, row.ID); err != nil {
 			return fmt.Errorf("replay failed row %s: %w", row.ID, err)
 		}
 		if err := r.options.OnProgress(r.report); err != nil {
@@ -82,9 +82,9 @@ func (r *run) selects(ctx context.Context, row failedrows.Row) (bool, error) {
 	return false, nil
 }
 
-// mend makes a failed row new again.
-func (r *run) mend(ctx context.Context, id string) error {
-	_, rows, err := failedrows.Mend(ctx, r.store, id, !r.options.DryRun)
+// repair makes a failed row new again.
+func (r *run) repair(ctx context.Context, id string) error {
+	_, rows, err := failedrows.Repair(ctx, r.store, id, !r.options.DryRun)
 	switch {
 	case errors.Is(err, failedrows.ErrNoEvents):
 		r.report.Lost++

@@ -5,7 +5,7 @@
 // Published events get rows of their own, so that each replay publishes them once more.
 // Consumers drop events that they have seen by generation, chat and version. A replay never
 // publishes a later event ahead of an earlier one that no consumer has seen. The rows of
-// failed events are mended (package failedrows): they are new again, and wait for the relay
+// failed events are repaired (package failedrows): they are new again, and wait for the relay
 // as those that never failed. The package owns the selection, the rows of published events
 // and the rate; it does not publish.
 //
@@ -46,7 +46,7 @@ type Filter struct {
 	Types        []string  // of events; empty: all
 	After, Until time.Time // of the events' times, the second excluded; zero: open
 	// Statuses are outbox.Published, outbox.Failed, or both; empty: published ones. A failed
-	// row is selected by one of its events, and mended whole.
+	// row is selected by one of its events, and repaired whole.
 	Statuses []outbox.Status
 }
 

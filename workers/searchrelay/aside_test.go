@@ -343,12 +343,12 @@ func checkOrder(t *testing.T, log []*kafka.Record, topics map[string]bool) bool 
 		seen[id] = true
 		stream, number, _ := strings.Cut(id, "-")
 		n := testkit.Value(strconv.Atoi(number))(t)
-		place := fmt.Sprint(stream, r.Topic, r.Partition)
-		if n < last[place] {
-			t.Errorf("%s is in %s/%d behind number %d", id, r.Topic, r.Partition, last[place])
+		position := fmt.Sprint(stream, r.Topic, r.Partition)
+		if n < last[position] {
+			t.Errorf("%s is in %s/%d behind number %d", id, r.Topic, r.Partition, last[position])
 			return false
 		}
-		last[place] = n
+		last[position] = n
 	}
 	return true
 }

@@ -48,7 +48,7 @@ func (c *integrator) handle(ctx context.Context, r *kafka.Record) error {
 	c.handled++
 	var e search.Envelope
 	if err := json.Unmarshal(r.Value, &e); err != nil {
-		return c.letter(ctx, r, &e, 1, err)
+		return c.deadLetter(ctx, r, &e, 1, err)
 	}
 	if c.effects[e.DedupKey] > 0 {
 		return nil
@@ -59,7 +59,7 @@ func (c *integrator) handle(ctx context.Context, r *kafka.Record) error {
 			break
 		}
 		if n == attempts {
-			if err := c.letter(ctx, r, &e, n, failure); err != nil {
+			if err := c.deadLetter(ctx, r, &e, n, failure); err != nil {
 				return err
 			}
 			break
@@ -89,8 +89,8 @@ func (c *integrator) apply(e *search.Envelope) error {
 	return nil
 }
 
-// letter writes the dead letter of a record.
-func (c *integrator) letter(ctx context.Context, r *kafka.Record, e *search.Envelope, n int, why error) error {
+// deadLetter writes the dead letter of a record.
+func (c *integrator) deadLetter(ctx context.Context, r *kafka.Record, e *search.Envelope, n int, why error) error {
 	value, err := search.DeadLetter{OriginalTopic: r.Topic, OriginalPartition: r.Partition, OriginalKey: string(r.Key),
 		EventID: e.EventID, EventType: e.EventType, Error: why.Error(), Attempts: n, Event: r.Value}.JSON(time.Now())
 	if err != nil {
@@ -163,17 +163,17 @@ func TestReferenceConsumer(t *testing.T) {
 			t.Errorf("pauses of %v do not grow", pauses)
 		}
 	}
-	var letters []search.DeadLetter
+	var deadLetters []search.DeadLetter
 	for _, topic := range kafka.SearchTopics {
 		spans := testkit.Value(lag.Spans(t.Context(), b.Addr, topic+".dlq"))(t)
 		testkit.Must(t, lag.Read(t.Context(), b.Addr, spans, func(r *kafka.Record) error {
 			var d search.DeadLetter
-			letters = append(letters, d)
-			return json.Unmarshal(r.Value, &letters[len(letters)-1])
+			deadLetters = append(deadLetters, d)
+			return json.Unmarshal(r.Value, &deadLetters[len(deadLetters)-1])
 		}))
 	}
-	if len(letters) != 1 || letters[0].EventID != bad || letters[0].OriginalTopic != "search_click_v1" ||
-		letters[0].Attempts != 5 || letters[0].Error != "there is no such result" {
-		t.Errorf("%+v, expected the letter of %s", letters, bad)
+	if len(deadLetters) != 1 || deadLetters[0].EventID != bad || deadLetters[0].OriginalTopic != "search_click_v1" ||
+		deadLetters[0].Attempts != 5 || deadLetters[0].Error != "there is no such result" {
+		t.Errorf("%+v, expected the letter of %s", deadLetters, bad)
 	}
 }

@@ -132,7 +132,7 @@ func (s *Source) record(e search.Recorded) (*kafka.Record, error) {
 			{Key: header, Value: []byte(other)},
 		},
 	}
-	if err := s.place(rec); err != nil {
+	if err := s.assignPartition(rec); err != nil {
 		return nil, err
 	}
 	if len(value) > kafka.MaxEvent {
@@ -141,8 +141,8 @@ func (s *Source) record(e search.Recorded) (*kafka.Record, error) {
 	return rec, nil
 }
 
-// place finds the partition of a record.
-func (s *Source) place(rec *kafka.Record) error {
+// assignPartition finds the partition of a record.
+func (s *Source) assignPartition(rec *kafka.Record) error {
 	n := s.Partitions[rec.Topic]
 	if n < 1 {
 		return fmt.Errorf("searchrelay: the partitions of %s are not known", rec.Topic)
@@ -157,7 +157,7 @@ func (s *Source) withoutEnvelope(to search.Target, e search.Recorded, why error)
 	if err != nil {
 		return nil, fmt.Errorf("searchrelay: encode event %s: %w", e.ID, err)
 	}
-	return s.letter(search.DeadLetter{OriginalTopic: to.Topic, OriginalPartition: -1, EventID: e.ID,
+	return s.deadLetter(search.DeadLetter{OriginalTopic: to.Topic, OriginalPartition: -1, EventID: e.ID,
 		EventType: e.GetEventType(), Error: why.Error(), Attempts: 1, Recorded: recorded}, e.ID)
 }
 
@@ -173,11 +173,11 @@ func (s *Source) refused(rec *kafka.Record, why string, attempts int) (*kafka.Re
 			d.EventType = string(h.Value)
 		}
 	}
-	return s.letter(d, string(rec.Key))
+	return s.deadLetter(d, string(rec.Key))
 }
 
-// letter makes the record of a dead letter.
-func (s *Source) letter(d search.DeadLetter, key string) (*kafka.Record, error) {
+// deadLetter makes the record of a dead letter.
+func (s *Source) deadLetter(d search.DeadLetter, key string) (*kafka.Record, error) {
 	value, err := d.JSON(s.Clock())
 	if err != nil {
 		return nil, err
@@ -189,7 +189,7 @@ func (s *Source) letter(d search.DeadLetter, key string) (*kafka.Record, error) 
 			{Key: kafka.HeaderEventType, Value: []byte(d.EventType)},
 		},
 	}
-	return rec, s.place(rec)
+	return rec, s.assignPartition(rec)
 }
 
 // DefaultAttempts is after how many attempts a record that its partition refuses for good
@@ -242,8 +242,10 @@ func (g *Guard) Do(ctx context.Context, list []eventlog.Publication) error {
 	return nil
 }
 
-// isLetter reports whether a record is a dead letter: no other topic has a name of theirs.
-func isLetter(rec *kafka.Record) bool { return strings.HasSuffix(rec.Topic, kafka.SearchDeadLetters) }
+// isDeadLetter reports whether a record is a dead letter: no other topic has a name of theirs.
+func isDeadLetter(rec *kafka.Record) bool {
+	return strings.HasSuffix(rec.Topic, kafka.SearchDeadLetters)
+}
 
 // report reports the dead letters among records that were published, those of Load and those of replace.
 func (g *Guard) report(sent []*kafka.Record) {
@@ -251,7 +253,7 @@ func (g *Guard) report(sent []*kafka.Record) {
 		return
 	}
 	for _, rec := range sent {
-		if !isLetter(rec) {
+		if !isDeadLetter(rec) {
 			continue
 		}
 		var d search.DeadLetter
@@ -264,7 +266,7 @@ func (g *Guard) report(sent []*kafka.Record) {
 }
 
 // original returns an error that names, for a partition that refused a dead letter, the partition of
-// the record in whose place it was sent: those records wait, as the relay knows no letters.
+// the record in whose place it was sent: those records wait, as the relay knows no dead letters.
 func original(err error, records, sent []*kafka.Record) error {
 	var partial *kafka.PartitionError
 	if !errors.As(err, &partial) {
@@ -293,7 +295,7 @@ func (g *Guard) replace(list []eventlog.Publication) ([]eventlog.Publication, er
 		out[n].Records = slices.Clone(out[n].Records)
 		for i, rec := range out[n].Records {
 			was := g.refused[kafka.Partition{Topic: rec.Topic, ID: rec.Partition}]
-			if was.times < g.Attempts || isLetter(rec) {
+			if was.times < g.Attempts || isDeadLetter(rec) {
 				continue
 			}
 			var err error

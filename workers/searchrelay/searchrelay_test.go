@@ -289,14 +289,14 @@ func TestDeadLetters(t *testing.T) {
 	testkit.Equal(t, "rows that wait", f.waiting(), 0)
 	testkit.Equal(t, "dead letters", strings.Join(f.dead, "\n"),
 		"srch_1-1 of clicks: "+kerr.MessageTooLarge.Error())
-	var letter search.DeadLetter
+	var deadLetter search.DeadLetter
 	rec := f.log[len(f.log)-1]
-	testkit.Must(t, json.Unmarshal(rec.Value, &letter))
+	testkit.Must(t, json.Unmarshal(rec.Value, &deadLetter))
 	var original search.Envelope
-	testkit.Must(t, json.Unmarshal(letter.Event, &original))
-	if rec.Topic != "clicks.dlq" || rec.Partition != 0 || letter.OriginalTopic != "clicks" || letter.OriginalKey != "s1" ||
-		letter.EventID != ids[0] || letter.EventType != "search_click" || letter.Attempts != 5 || letter.FailedAt == "" ||
-		!strings.Contains(letter.Error, "MESSAGE_TOO_LARGE") || original.EventID != ids[0] || original.AggregateID != "s1" {
+	testkit.Must(t, json.Unmarshal(deadLetter.Event, &original))
+	if rec.Topic != "clicks.dlq" || rec.Partition != 0 || deadLetter.OriginalTopic != "clicks" || deadLetter.OriginalKey != "s1" ||
+		deadLetter.EventID != ids[0] || deadLetter.EventType != "search_click" || deadLetter.Attempts != 5 || deadLetter.FailedAt == "" ||
+		!strings.Contains(deadLetter.Error, "MESSAGE_TOO_LARGE") || original.EventID != ids[0] || original.AggregateID != "s1" {
 		t.Errorf("%s/%d: %s", rec.Topic, rec.Partition, rec.Value)
 	}
 	refuse = false
@@ -370,17 +370,17 @@ func TestUnreadableEvents(t *testing.T) {
 	r := f.relay()
 	testkit.Must(t, f.cycles(r))
 	testkit.Equal(t, "records", len(f.log), 13)
-	var letters []string
+	var deadLetters []string
 	for _, rec := range f.log {
-		var letter search.DeadLetter
+		var deadLetter search.DeadLetter
 		if !strings.HasSuffix(rec.Topic, ".dlq") {
 			continue
 		}
-		testkit.Must(t, json.Unmarshal(rec.Value, &letter))
-		letters = append(letters, fmt.Sprintf("%s %s %t %s", letter.EventType, letter.Event, len(letter.Recorded) > 0,
-			letter.Error))
+		testkit.Must(t, json.Unmarshal(rec.Value, &deadLetter))
+		deadLetters = append(deadLetters, fmt.Sprintf("%s %s %t %s", deadLetter.EventType, deadLetter.Event, len(deadLetter.Recorded) > 0,
+			deadLetter.Error))
 	}
-	testkit.Equal(t, "dead letters", strings.Join(letters, "\n"),
+	testkit.Equal(t, "dead letters", strings.Join(deadLetters, "\n"),
 		`search_share null true search: event srch_new-1 is of the unknown type "search_share"`)
 	testkit.Equal(t, "reported dead letters", strings.Join(f.dead, "\n"), "srch_new-1 of "+
 		f.targets[search.Types()[0]].Topic+`: search: event srch_new-1 is of the unknown type "search_share"`)
@@ -418,8 +418,8 @@ func TestDeadLettersAreReportedOnce(t *testing.T) {
 // stops none of them.
 func TestFirstDeadLettersRefused(t *testing.T) {
 	f := newFixture(t, "")
-	letters := f.targets[search.Types()[0]].DeadLetters()
-	f.refuse(ofTopic(letters), kerr.MessageTooLarge)
+	deadLetters := f.targets[search.Types()[0]].DeadLetters()
+	f.refuse(ofTopic(deadLetters), kerr.MessageTooLarge)
 	f.storeEncoded("srch_odd", f.unknown())
 	r := f.relay()
 	for i := range 2 * searchrelay.DefaultAttempts {
@@ -431,8 +431,8 @@ func TestFirstDeadLettersRefused(t *testing.T) {
 	testkit.Must(t, f.cycles(r))
 	testkit.Must(t, f.cycles(r))
 	testkit.Equal(t, "rows that wait", f.waiting(), 0)
-	if last := f.log[len(f.log)-1]; last.Topic != letters || len(f.dead) != 1 {
-		t.Errorf("the last record is in %s, expected %s; reported: %q", last.Topic, letters, f.dead)
+	if last := f.log[len(f.log)-1]; last.Topic != deadLetters || len(f.dead) != 1 {
+		t.Errorf("the last record is in %s, expected %s; reported: %q", last.Topic, deadLetters, f.dead)
 	}
 }
 

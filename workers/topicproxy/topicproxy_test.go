@@ -85,12 +85,12 @@ func testPassedOn(t *testing.T) {
 func TestServersAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		all := topicproxy.NewLetters(func(context.Context) (connect.HTTPClient, string, error) {
+		all := topicproxy.NewDeadLetters(func(context.Context) (connect.HTTPClient, string, error) {
 			asked++
 			return nil, "", errors.New("there are no links")
 		}, func(context.Context) (int, error) { return 4, nil })
 		none := func(topic.DeadLetter) error { return nil }
-		err := all.Scan(t.Context(), topic.DeadLetterSelection{}, topic.DeadLetterPlace{}, none)
+		err := all.Scan(t.Context(), topic.DeadLetterSelection{}, topic.DeadLetterPosition{}, none)
 		testkit.Equal(t, "times that a server was looked for", asked, 10)
 		if !errors.Is(err, topic.ErrNoServer) {
 			t.Error(err)
@@ -98,7 +98,7 @@ func TestServersAway(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 		defer cancel()
 		asked = 0
-		err = all.Scan(ctx, topic.DeadLetterSelection{}, topic.DeadLetterPlace{}, none)
+		err = all.Scan(ctx, topic.DeadLetterSelection{}, topic.DeadLetterPosition{}, none)
 		testkit.Equal(t, "times in a second and a half", asked, 2)
 		if err == nil {
 			t.Error("a list without an answer")
@@ -106,13 +106,13 @@ func TestServersAway(t *testing.T) {
 	})
 }
 
-// Where no server has ever had topics there are no letters, and nobody is asked.
+// Where no server has ever had topics there are no dead letters, and nobody is asked.
 func TestNoSlots(t *testing.T) {
-	all := topicproxy.NewLetters(func(context.Context) (connect.HTTPClient, string, error) {
+	all := topicproxy.NewDeadLetters(func(context.Context) (connect.HTTPClient, string, error) {
 		t.Error("a server was asked")
 		return nil, "", errors.New("none")
 	}, func(context.Context) (int, error) { return 0, nil })
-	every, first := topic.DeadLetterSelection{}, topic.DeadLetterPlace{}
+	every, first := topic.DeadLetterSelection{}, topic.DeadLetterPosition{}
 	testkit.Must(t, all.Scan(t.Context(), every, first, func(topic.DeadLetter) error {
 		t.Error("a letter")
 		return nil

@@ -2,21 +2,21 @@ package schema
 
 import "google.golang.org/protobuf/reflect/protoreflect"
 
-// OneofPlaces counts, by the name of a oneof of base, the places that its cases have in
+// OneofMoves counts, by the name of a oneof of base, the places that its cases have in
 // head, and by the name of a oneof of head, those that its cases had in base. A place is
 // a oneof, or outside of all.
-func OneofPlaces(b protoreflect.MessageDescriptor, h Fields) (went, came map[protoreflect.Name]int) {
+func OneofMoves(b protoreflect.MessageDescriptor, h Fields) (went, came map[protoreflect.Name]int) {
 	went, came = map[protoreflect.Name]int{}, map[protoreflect.Name]int{}
 	seen := map[[3]protoreflect.Name]bool{}
 	count := func(in map[protoreflect.Name]int, from, to protoreflect.OneofDescriptor, side protoreflect.Name) {
 		if from == nil {
 			return
 		}
-		place := protoreflect.Name("")
+		oneofName := protoreflect.Name("")
 		if to != nil {
-			place = to.Name()
+			oneofName = to.Name()
 		}
-		if key := [3]protoreflect.Name{side, from.Name(), place}; !seen[key] {
+		if key := [3]protoreflect.Name{side, from.Name(), oneofName}; !seen[key] {
 			seen[key] = true
 			in[from.Name()]++
 		}

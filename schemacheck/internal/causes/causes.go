@@ -44,7 +44,7 @@ func Group(findings []compat.Finding, base, head *schema.FileSet) []Finding {
 	for stage := range stages {
 		for _, f := range findings {
 			if stageOf(f) == stage {
-				g.place(f)
+				g.assign(f)
 			}
 		}
 	}
@@ -97,8 +97,8 @@ func stageOf(f compat.Finding) int {
 	return own
 }
 
-// place puts a finding under its causes, or makes it one.
-func (g *grouping) place(f compat.Finding) {
+// assign puts a finding under its causes, or makes it one.
+func (g *grouping) assign(f compat.Finding) {
 	into := g.causesOf(f)
 	if len(into) == 0 {
 		g.causes = append(g.causes, Finding{Finding: f})

@@ -308,7 +308,7 @@ func TestImages(t *testing.T) {
 }
 
 // Output is stable: JSON has what its schema names and nothing else, SARIF and
-// annotations carry rule, place and way out, and equal input gives equal output.
+// annotations carry rule, location and way out, and equal input gives equal output.
 func TestFormats(t *testing.T) {
 	t.Parallel()
 	base := write(t, t.TempDir(), shop())
@@ -369,10 +369,10 @@ func TestFormats(t *testing.T) {
 		t.Errorf("%d results for %d findings", len(results), len(r.Findings))
 	}
 	for _, one := range results {
-		place := one.Locations[0].PhysicalLocation
-		if log.Runs[0].Tool.Driver.Rules[one.RuleIndex].ID != one.RuleID || place.ArtifactLocation.URI == "" ||
+		position := one.Locations[0].PhysicalLocation
+		if log.Runs[0].Tool.Driver.Rules[one.RuleIndex].ID != one.RuleID || position.ArtifactLocation.URI == "" ||
 			one.Level != "error" ||
-			(place.Region == nil) != inBase[one.RuleID] {
+			(position.Region == nil) != inBase[one.RuleID] {
 			t.Errorf("result %+v", one)
 		}
 	}

@@ -243,7 +243,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// New events are looked at with each comparison, all of them by lint: names that are not in the
+// New events are checked with each comparison, all of them by lint: names that are not in the
 // past tense, names that say "updated" over nothing that says what, and events that lack what
 // every event carries (EV04, EV05, EV06).
 func TestLint(t *testing.T) {

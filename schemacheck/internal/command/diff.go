@@ -59,7 +59,7 @@ func (v *verdict) changes(r *report.Report, groups []report.Group) string {
 		return found
 	}
 	for _, g := range groups {
-		fmt.Fprintf(&b, "%s %s  %s%s\n", g.Sign, g.Name, v.head.Place(g.File), as(r, g))
+		fmt.Fprintf(&b, "%s %s  %s%s\n", g.Sign, g.Name, v.head.RepoPath(g.File), as(r, g))
 		for _, c := range g.Changes {
 			fmt.Fprintf(&b, "  %s %s\n", c.Sign,
 				strings.Join(slices.DeleteFunc([]string{c.Was, c.Is}, func(s string) bool { return s == "" }), "\n    now "))

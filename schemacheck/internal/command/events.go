@@ -21,7 +21,7 @@ func (s *settings) eventPatterns(bases []*load.Schema, head *load.Schema) ([]str
 		found := false
 		for _, side := range append(slices.Clone(bases), head) {
 			for _, f := range side.Files {
-				if load.Matches([]string{pattern}, side.Place(f.Path())) {
+				if load.Matches([]string{pattern}, side.RepoPath(f.Path())) {
 					patterns = append(patterns, f.Path())
 					found = true
 				}

@@ -69,7 +69,7 @@ func configOf(s *schema.FileSet, head *load.Schema) string {
 	b.WriteString("# What schemacheck judges as what; schemacheck help config has all fields.\nversion: 1\n\n")
 	var names, topics []string
 	for _, m := range s.Roots {
-		names = append(names, head.Place(m.ParentFile().Path()))
+		names = append(names, head.RepoPath(m.ParentFile().Path()))
 		if event, ok := s.Events[m.FullName()]; ok && event.Text("topic") != "" {
 			topics = append(topics, event.Text("topic"))
 		}

@@ -108,11 +108,11 @@ func (v *verdict) nothing() error {
 func (v *verdict) side(base *load.Schema, was, is *schema.FileSet) report.Origin {
 	return report.Origin{
 		Name: base.Name,
-		Place: func(f compat.Finding) string {
+		RepoPath: func(f compat.Finding) string {
 			if f.Base {
-				return base.Place(f.File)
+				return base.RepoPath(f.File)
 			}
-			return v.head.Place(f.File)
+			return v.head.RepoPath(f.File)
 		},
 		API: func(f compat.Finding) bool { return asAPI(v.o.Scope, f, was, is) },
 	}
@@ -206,7 +206,7 @@ func (v *verdict) level(s *schema.FileSet, m protoreflect.MessageDescriptor) com
 		}
 		named, _ := path.Match(l.Events, string(m.FullName()))
 		if named || schema.Matches([]string{l.Events}, m.ParentFile()) ||
-			load.Matches([]string{l.Events}, v.head.Place(m.ParentFile().Path())) {
+			load.Matches([]string{l.Events}, v.head.RepoPath(m.ParentFile().Path())) {
 			return l.Parsed
 		}
 	}
@@ -223,16 +223,16 @@ func (v *verdict) lint(r *report.Report, was, is *schema.FileSet) {
 		list = append(list, causes.Finding{Finding: f})
 	}
 	r.Add(report.Origin{
-		Name:  v.head.Name,
-		Place: func(f compat.Finding) string { return v.head.Place(f.File) },
-		API:   func(compat.Finding) bool { return false },
+		Name:     v.head.Name,
+		RepoPath: func(f compat.Finding) string { return v.head.RepoPath(f.File) },
+		API:      func(compat.Finding) bool { return false },
 	}, list)
 }
 
 // judged says what was judged as what.
 func (v *verdict) judged(s *schema.FileSet, out []protoreflect.FileDescriptor) (j report.Judged) {
 	for _, f := range out {
-		j.Other = append(j.Other, v.head.Place(f.Path()))
+		j.Other = append(j.Other, v.head.RepoPath(f.Path()))
 	}
 	if v.o.Scope != compat.API {
 		used := maps.Clone(s.Used)
@@ -242,7 +242,7 @@ func (v *verdict) judged(s *schema.FileSet, out []protoreflect.FileDescriptor) (
 				continue // a type that others use, of a file that is named
 			}
 			delete(used, m.FullName())
-			one := report.Event{Name: string(m.FullName()), File: v.head.Place(m.ParentFile().Path())}
+			one := report.Event{Name: string(m.FullName()), File: v.head.RepoPath(m.ParentFile().Path())}
 			if event, ok := s.Events[m.FullName()]; ok {
 				one.Declared, one.Topic, one.Version = true, event.Text("topic"), event.Version
 			}
@@ -261,9 +261,9 @@ func (v *verdict) judged(s *schema.FileSet, out []protoreflect.FileDescriptor) (
 		switch {
 		case v.o.Scope != compat.API && (s.IsEvent(f) || v.holdsUsed(s, f)):
 		case v.o.Scope == compat.Event:
-			j.Other = append(j.Other, v.head.Place(f.Path()))
+			j.Other = append(j.Other, v.head.RepoPath(f.Path()))
 		default:
-			j.API = append(j.API, v.head.Place(f.Path()))
+			j.API = append(j.API, v.head.RepoPath(f.Path()))
 		}
 	}
 	return j

@@ -28,13 +28,13 @@ const maxCause = 300
 func Recover(err *error) {
 	if cause := recover(); cause != nil {
 		*err = fmt.Errorf("%w: %s%s", Err, schema.Clip(strings.Join(strings.Fields(fmt.Sprint(cause)), " "), maxCause),
-			place(string(debug.Stack())))
+			origin(string(debug.Stack())))
 	}
 }
 
-// place returns where in this module a stack was before it came to the panic, "" if
+// origin returns where in this module a stack was before it came to the panic, "" if
 // it was never there.
-func place(stack string) string {
+func origin(stack string) string {
 	_, after, _ := strings.Cut(stack, "\npanic(")
 	for line := range strings.Lines(after) {
 		_, file, ours := strings.Cut(strings.TrimSpace(line), "/schemacheck/")

@@ -84,15 +84,15 @@ func (s *Schema) mistakes(errs []compile.Mistake, missing []string) error {
 	var list []error
 	absent, edition := false, false
 	for _, e := range errs {
-		place := ""
+		position := ""
 		if e.File != "" {
-			place = s.Place(e.File)
+			position = s.RepoPath(e.File)
 			if e.Line > 0 {
-				place += fmt.Sprintf(":%d:%d", e.Line, e.Column)
+				position += fmt.Sprintf(":%d:%d", e.Line, e.Column)
 			}
-			place += ": "
+			position += ": "
 		}
-		list = append(list, errors.New(place+e.Text))
+		list = append(list, errors.New(position+e.Text))
 		absent, edition = absent || e.Import != "", edition || e.Edition
 	}
 	switch {

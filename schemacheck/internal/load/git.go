@@ -159,7 +159,7 @@ func (t *tree) addObjects(ctx context.Context, dir, ref string, list []byte) err
 	return nil
 }
 
-// objects hands out the contents of files.
+// objects returns the contents of files.
 func (t *tree) objects(
 	ctx context.Context, dir string, paths []string, ids map[string]string, to func(string, []byte) error,
 ) error {

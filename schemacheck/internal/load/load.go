@@ -38,8 +38,8 @@ type Schema struct {
 	Notes []string // what a reader should know of how it was read
 }
 
-// Place returns a file's path in the repository, or its import path if it has none.
-func (s *Schema) Place(path string) string { return cmp.Or(s.Paths[path], path) }
+// RepoPath returns a file's path in the repository, or its import path if it has none.
+func (s *Schema) RepoPath(path string) string { return cmp.Or(s.Paths[path], path) }
 
 // Options of Load.
 type Options struct {

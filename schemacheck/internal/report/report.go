@@ -109,9 +109,9 @@ type Event struct {
 
 // An Origin says what the findings of a comparison do not know.
 type Origin struct {
-	Name  string                      // the member of base
-	Place func(compat.Finding) string // path in the repository
-	API   func(compat.Finding) bool   // whether the element is judged as API
+	Name     string                      // the member of base
+	RepoPath func(compat.Finding) string // path in the repository
+	API      func(compat.Finding) bool   // whether the element is judged as API
 }
 
 // Add puts findings into the report, once each.
@@ -123,7 +123,7 @@ func (r *Report) Add(s Origin, findings []causes.Finding) {
 	for _, f := range findings {
 		api := s.API(f.Finding)
 		n := Finding{
-			Rule: f.Rule.Code(), ID: f.Rule, Severity: f.Severity.String(), File: s.Place(f.Finding), Line: f.Line,
+			Rule: f.Rule.Code(), ID: f.Rule, Severity: f.Severity.String(), File: s.RepoPath(f.Finding), Line: f.Line,
 			Column: f.Column, InBase: f.Base,
 			Subject: f.Subject, Title: worded(title(f.Rule), api), Detail: f.Detail, OldReadsNew: f.OldReadsNew,
 			NewReadsOld: f.NewReadsOld,
@@ -247,8 +247,8 @@ func (f Finding) Breaks() string {
 	return s
 }
 
-// place is file:line:column, as far as it is known.
-func (f Finding) place() string {
+// location is file:line:column, as far as it is known.
+func (f Finding) location() string {
 	s := f.File
 	if f.Line > 0 {
 		s += fmt.Sprintf(":%d:%d", f.Line, f.Column)
@@ -271,7 +271,7 @@ func (f Finding) What() string {
 func (r *Report) text(w io.Writer) error {
 	var b strings.Builder
 	for _, f := range r.Findings {
-		fmt.Fprintf(&b, "%s: %s %s %s\n", f.place(), f.Severity, f.ID.Label(), f.What())
+		fmt.Fprintf(&b, "%s: %s %s %s\n", f.location(), f.Severity, f.ID.Label(), f.What())
 		if s := f.Breaks(); s != "" {
 			fmt.Fprintf(&b, "    %s\n", s)
 		}
@@ -346,7 +346,7 @@ func (r *Report) github(w io.Writer) error {
 		}
 		message := []string{f.What()}
 		if f.InBase {
-			message[0] = f.place() + ": " + message[0]
+			message[0] = f.location() + ": " + message[0]
 		}
 		for _, s := range append([]string{f.Breaks(), f.Why, f.Suggestion}, f.follows()...) {
 			if s != "" {

@@ -118,7 +118,7 @@ func (r *run) chat(ctx context.Context, id string) error {
 	since, found := int64(0), false
 	for p, at := range r.since {
 		base, _, _ := versions.Base(p.Topic)
-		if r.Topics.Place(base, id) == p && (!found || at < since) {
+		if r.Topics.PartitionOf(base, id) == p && (!found || at < since) {
 			since, found = at, true
 		}
 	}
@@ -157,7 +157,7 @@ func (r *run) lost(ctx context.Context, id string, since int64) (list []int64, e
 		if decoded.GetMetadata().GetEventTime().AsTime().Add(Slack).UnixMilli() < since {
 			return list, nil // all that is left is older
 		}
-		p := r.Topics.Place(event.SpecOf(decoded).Topic, id)
+		p := r.Topics.PartitionOf(event.SpecOf(decoded).Topic, id)
 		at, damaged := r.since[p]
 		if !damaged || r.present[e.EventID] || (waiting.First > 0 && e.Version >= waiting.First) ||
 			decoded.GetMetadata().GetEventTime().AsTime().Add(Slack).UnixMilli() < at {

@@ -142,9 +142,9 @@ func signed(sum [sha256.Size]byte) func(*s3.Options) {
 }
 
 // Get returns an object of at most so many bytes. Errors: those of a missing object wrap fs.ErrNotExist.
-func (b *Bucket) Get(ctx context.Context, key string, most int64) ([]byte, error) {
+func (b *Bucket) Get(ctx context.Context, key string, limit int64) ([]byte, error) {
 	for n := 1; ; n++ {
-		body, cut, err := b.get(ctx, key, most)
+		body, cut, err := b.get(ctx, key, limit)
 		if !cut || n == readings || ctx.Err() != nil {
 			return body, err
 		}
@@ -152,7 +152,7 @@ func (b *Bucket) Get(ctx context.Context, key string, most int64) ([]byte, error
 }
 
 // get reads an object once; cut says that its body has ended before its end.
-func (b *Bucket) get(ctx context.Context, key string, most int64) (body []byte, cut bool, err error) {
+func (b *Bucket) get(ctx context.Context, key string, limit int64) (body []byte, cut bool, err error) {
 	w := b.watch(ctx)
 	defer w.stop()
 	out, err := b.client.GetObject(w.ctx, &s3.GetObjectInput{Bucket: &b.Bucket, Key: aws.String(b.key(key))})
@@ -160,16 +160,16 @@ func (b *Bucket) get(ctx context.Context, key string, most int64) (body []byte, 
 		return nil, false, b.explain(w.ctx, key, err)
 	}
 	defer out.Body.Close()
-	if n := aws.ToInt64(out.ContentLength); n > most {
-		return nil, false, fmt.Errorf("%s has %d bytes, more than %d", b.URL(key), n, most)
+	if n := aws.ToInt64(out.ContentLength); n > limit {
+		return nil, false, fmt.Errorf("%s has %d bytes, more than %d", b.URL(key), n, limit)
 	}
 	buffer := bytes.NewBuffer(make([]byte, 0, aws.ToInt64(out.ContentLength)+bytes.MinRead))
-	n, err := buffer.ReadFrom(io.LimitReader(&watchedReader{out.Body, w}, most+1))
+	n, err := buffer.ReadFrom(io.LimitReader(&watchedReader{out.Body, w}, limit+1))
 	switch {
 	case err != nil:
 		return nil, true, b.explain(w.ctx, key, err)
-	case n > most:
-		return nil, false, fmt.Errorf("%s has more than %d bytes", b.URL(key), most)
+	case n > limit:
+		return nil, false, fmt.Errorf("%s has more than %d bytes", b.URL(key), limit)
 	}
 	return buffer.Bytes(), false, nil
 }

@@ -60,7 +60,7 @@ func TestUnderWay(t *testing.T) {
 
 // Four requests of a user are looked up at a time, whatever others do; who gives up does
 // not take a place.
-func TestLooks(t *testing.T) {
+func TestLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(Config{Clock: time.Now})
 		var wg sync.WaitGroup

@@ -67,8 +67,8 @@ func (c CreateGroup) Check(maxMembers int64) (CreateGroup, error) {
 	others := slices.Clone(c.Members)
 	slices.Sort(others)
 	c.Members = slices.DeleteFunc(slices.Compact(others), func(u string) bool { return u == c.Caller })
-	if most := maxMembers - 1; len(c.Members) < 1 || int64(len(c.Members)) > most {
-		return c, fmt.Errorf("%w: a group has 1 to %d other members", ErrInvalidArgument, most)
+	if limit := maxMembers - 1; len(c.Members) < 1 || int64(len(c.Members)) > limit {
+		return c, fmt.Errorf("%w: a group has 1 to %d other members", ErrInvalidArgument, limit)
 	}
 	for _, u := range c.Members {
 		if err := CheckUser(u); err != nil {

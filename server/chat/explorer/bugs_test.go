@@ -50,7 +50,7 @@ var bugs = []bug{
 		run: func(p *process, o *op) error {
 			c, err := p.svc.CreateGroup(context.Background(), chat.CreateGroup{Caller: o.caller, Name: "g", Members: o.members})
 			if err == nil {
-				o.told(c.ChatID)
+				o.checkCreated(c.ChatID)
 			}
 			return err
 		}},
@@ -112,13 +112,13 @@ var bugs = []bug{
 	{name: "without the condition on block lists", drop: plan.CondBlock, kinds: blocking, shape: quarrel, finds: "barrier"},
 	{name: "a block while a direct chat is made", drop: people.NoChat, kinds: blocking, shape: quarrel, finds: "barrier"},
 
-	{name: "a mark that the other person is not told of", plan: untold, kinds: telling, shape: between,
+	{name: "a mark that the other person is not told of", plan: unnotified, kinds: peerKinds, shape: between,
 		finds: "is shown"},
-	{name: "the other person's row keeps its revision", plan: unrevised, kinds: telling, shape: between,
+	{name: "the other person's row keeps its revision", plan: unrevised, kinds: peerKinds, shape: between,
 		finds: "the other row becomes"},
-	{name: "the other person's row keeps its time", plan: timeless, kinds: telling, shape: between,
+	{name: "the other person's row keeps its time", plan: timeless, kinds: peerKinds, shape: between,
 		finds: "the other row becomes"},
-	{name: "who blocks is told on", plan: pastBlocks, kinds: telling, shape: between, finds: "mark read"},
+	{name: "who blocks is told on", plan: pastBlocks, kinds: peerKinds, shape: between, finds: "mark read"},
 
 	{name: "each event is its own cause", plan: selfCaused, kinds: []kind{createDirect}, finds: "the cause of event"},
 	{name: "the pending members lose the trace", plan: untraced, kinds: []kind{createGroup}, finds: "the cause of event"},

@@ -22,7 +22,7 @@ func of(users []string) (s set) {
 	return s
 }
 
-// index is the place of a user among names.
+// index is the index of a user among names.
 func index(user string) int {
 	if len(user) == 1 {
 		return int(user[0] - 'a')

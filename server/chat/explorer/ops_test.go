@@ -197,14 +197,14 @@ func (o *op) run(p *process) error {
 		c, err = p.svc.CreateGroup(ctx, chat.CreateGroup{Caller: o.caller, Name: "g", Members: o.members,
 			RequestID: request, Cause: o.cause()})
 		if err == nil {
-			o.told(c.ChatID)
+			o.checkCreated(c.ChatID)
 		}
 	case createDirect:
 		var c chat.Created
 		c, err = p.svc.CreateDirect(ctx, chat.CreateDirect{Caller: o.caller, Other: o.target, RequestID: request,
 			Cause: o.cause()})
 		if err == nil {
-			o.told(c.ChatID)
+			o.checkCreated(c.ChatID)
 		}
 	case finish:
 		err = p.svc.FinishPending(ctx, o.chat())
@@ -233,8 +233,8 @@ func (o *op) run(p *process) error {
 	return err
 }
 
-// told checks the chat that a creation answers with against those that exist.
-func (o *op) told(id string) {
+// checkCreated checks the chat that a creation answers with against those that exist.
+func (o *op) checkCreated(id string) {
 	w := o.w
 	switch {
 	case o.answered != "" && o.answered != id:

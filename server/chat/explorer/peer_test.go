@@ -10,9 +10,9 @@ import (
 	rows "github.com/parley-chat/parley/server/store/table/people"
 )
 
-// telling are the kinds of ops of schedules in which the two of a direct chat read what the
+// peerKinds are the kinds of ops of schedules in which the two of a direct chat read what the
 // other has sent.
-var telling = []kind{send, send, send, markRead, markRead, markRead, archive, mute, block, unblock}
+var peerKinds = []kind{send, send, send, markRead, markRead, markRead, archive, mute, block, unblock}
 
 // between has ops happen between a and b, in their direct chat.
 func between(o *op) {
@@ -25,12 +25,12 @@ func between(o *op) {
 // Whatever happens between, a mark in a direct chat and what the other person is shown of
 // it are one commit, and nobody is notified past a block.
 func TestPeerSchedules(t *testing.T) {
-	schedules(t, small, usual/2, 2, &bug{kinds: telling, shape: between})
+	schedules(t, small, usual/2, 2, &bug{kinds: peerKinds, shape: between})
 }
 
-// told holds the row of the other person of a direct chat, which a mark has changed, against
+// checkPeerRow holds the row of the other person of a direct chat, which a mark has changed, against
 // the rules.
-func (w *world) told(o *op, was, is table.UserChat) {
+func (w *world) checkPeerRow(o *op, was, is table.UserChat) {
 	reader := table.UserChatFrom(o.caller, was.ChatID, w.get(table.UserChatKey(o.caller, was.ChatID)))
 	want := was
 	want.ChangedAt, want.Revision, want.PeerReadSequence = reader.ChangedAt, was.Revision+1, reader.ReadSequence
@@ -40,8 +40,8 @@ func (w *world) told(o *op, was, is table.UserChat) {
 	w.apart(o, was.UserID, o.caller)
 }
 
-// tells demands that a mark notifies the other person of a direct chat in the same commit.
-func (w *world) tells(o *op, reader table.UserChat) {
+// wantPeerNotified demands that a mark notifies the other person of a direct chat in the same commit.
+func (w *world) wantPeerNotified(o *op, reader table.UserChat) {
 	two := [2]string{reader.UserID, reader.Peer}
 	if reader.Peer == "" || w.blocks[two] || w.blocks[[2]string{two[1], two[0]}] || w.unblocked > o.since {
 		return // a block that ended since was there when it was decided
@@ -70,28 +70,28 @@ func ofPeer(change func(store.Write) (store.Write, bool)) func(store.Plan) store
 	}
 }
 
-// untold tells nobody.
-var untold = ofPeer(func(wr store.Write) (store.Write, bool) { return wr, false })
+// unnotified does not notify the other person.
+var unnotified = ofPeer(func(wr store.Write) (store.Write, bool) { return wr, false })
 
-// unrevised tells under the revision that the row has.
+// unrevised notifies under the revision that the row has.
 var unrevised = ofPeer(func(wr store.Write) (store.Write, bool) {
 	wr.Update.Add = nil
 	return wr, true
 })
 
-// timeless tells at the time that the row has, for which no synchronisation looks.
+// timeless notifies at the time that the row has, for which no synchronisation looks.
 var timeless = ofPeer(func(wr store.Write) (store.Write, bool) {
 	wr.Update.Set = slices.DeleteFunc(slices.Clone(wr.Update.Set),
 		func(a store.Attr) bool { return a.Name == table.AttrChangedAt })
 	return wr, true
 })
 
-// pastBlocks tells whoever blocks, or is blocked by then.
+// pastBlocks also notifies a person who blocks the other one or is blocked by then.
 func pastBlocks(p store.Plan) store.Plan {
 	writes := slices.Clone(p.Writes)
-	told := slices.ContainsFunc(writes, func(wr store.Write) bool { return wr.Name == plan.CondPeer })
+	notifies := slices.ContainsFunc(writes, func(wr store.Write) bool { return wr.Name == plan.CondPeer })
 	for i, wr := range writes {
-		if told && wr.Name == plan.CondUser {
+		if notifies && wr.Name == plan.CondUser {
 			writes[i].Cond = slices.DeleteFunc(slices.Clone(wr.Cond), func(c store.Term) bool {
 				return c.Attr == rows.AttrBlocks || c.Attr == rows.AttrBlocked
 			})

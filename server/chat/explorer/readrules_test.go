@@ -24,7 +24,7 @@ type readRules struct {
 	issued, synced int                               // commits that can be seen, and those on the disk
 	images         []*storetest.Memory               // the store after each commit; the first: before any
 	revisions      map[string]map[int64]readRevision // of a member's row
-	told           map[string]int64                  // the highest revision that was reported of each member
+	reportedUpTo   map[string]int64                  // the highest revision that was reported of each member
 	due            map[string]int64                  // the highest that must be
 	answers        map[string]int64                  // the highest position that each member was answered
 	left           map[string]bool                   // members who were removed
@@ -35,9 +35,9 @@ type readRules struct {
 }
 
 type readRevision struct {
-	read, peer int64
-	ticket     int  // of its commit
-	tells      bool // of what the other person of a direct chat has read
+	read, peer   int64
+	ticket       int  // of its commit
+	notifiesPeer bool // of what the other person of a direct chat has read
 }
 
 // row reads a member's row.
@@ -131,7 +131,7 @@ func (w *readWorld) reported(row table.UserChat) {
 		return
 	}
 	is, ok := w.revisions[row.UserID][row.Revision]
-	if w.bug != nil && w.bug.selfish && is.tells {
+	if w.bug != nil && w.bug.selfish && is.notifiesPeer {
 		return
 	}
 	switch {
@@ -142,7 +142,7 @@ func (w *readWorld) reported(row table.UserChat) {
 	case is.ticket > w.synced:
 		w.fail("%s is shown revision %d, which is not on disk", row.UserID, row.Revision)
 	}
-	w.told[row.UserID] = max(w.told[row.UserID], row.Revision)
+	w.reportedUpTo[row.UserID] = max(w.reportedUpTo[row.UserID], row.Revision)
 }
 
 // lastOf is the commit that made a row what it is.
@@ -224,8 +224,8 @@ func (w *readWorld) finish() {
 	}
 	for _, user := range names[:2] {
 		row, ok := w.row(user)
-		if ok && !w.gaveUp[user] && !w.gaveUp[row.Peer] && w.told[user] < w.due[user] {
-			w.fail("revision %d of %s was not reported, only %d", row.Revision, user, w.told[user])
+		if ok && !w.gaveUp[user] && !w.gaveUp[row.Peer] && w.reportedUpTo[user] < w.due[user] {
+			w.fail("revision %d of %s was not reported, only %d", row.Revision, user, w.reportedUpTo[user])
 		}
 	}
 }
@@ -240,7 +240,7 @@ type readBug struct {
 	forgetful bool                        // a repetition reports nothing
 	selfish   bool                        // the other person of a direct chat is not notified
 	direct    bool                        // in a direct chat
-	silent    bool                        // what is reported is not looked at: the answers must show the bug
+	silent    bool                        // what is reported is not checked: the answers must show the bug
 	plan      func(store.Plan) store.Plan // is written in place of the plan
 }
 
@@ -329,7 +329,7 @@ func readBase(t *testing.T, direct bool) readStart {
 }
 
 func newReadRules() readRules {
-	return readRules{revisions: map[string]map[int64]readRevision{}, told: map[string]int64{}, due: map[string]int64{},
+	return readRules{revisions: map[string]map[int64]readRevision{}, reportedUpTo: map[string]int64{}, due: map[string]int64{},
 		answers: map[string]int64{}, left: map[string]bool{}, gaveUp: map[string]bool{}, requests: map[string]int64{},
 		recorded: map[string]int64{}, refusedIDs: map[string]bool{}}
 }
@@ -345,7 +345,7 @@ func exploreReads(t *testing.T, seed uint64, from readStart, b *readBug) (w *rea
 		for _, user := range names[:3] {
 			if row, ok := w.row(user); ok {
 				w.revised(row, row)
-				w.told[user] = row.Revision
+				w.reportedUpTo[user] = row.Revision
 			}
 		}
 		w.faults = w.rng.IntN(6)

@@ -172,10 +172,10 @@ func (w *world) own(o *op, before []table.UserChat) {
 			want.Archived = o.archived
 		case markRead:
 			if was.UserID != o.caller {
-				w.told(o, was, is)
+				w.checkPeerRow(o, was, is)
 				continue
 			}
-			w.tells(o, is)
+			w.wantPeerNotified(o, is)
 			if want.ReadSequence = is.ReadSequence; is.ReadSequence < was.ReadSequence {
 				w.fail("%v: what %s has read goes back from %d to %d", o, was.UserID, was.ReadSequence, is.ReadSequence)
 			}

@@ -336,7 +336,7 @@ var errDead = fmt.Errorf("%w (injected)", store.ErrClosed)
 
 var errLost = fmt.Errorf("%w (injected)", store.ErrAmbiguous)
 
-// wait hands the call to the scheduler and reports whether the process lives on.
+// wait passes the call to the scheduler and reports whether the process lives on.
 func (p *process) wait(c call) bool {
 	if p.alone {
 		return true

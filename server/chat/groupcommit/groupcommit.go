@@ -69,7 +69,7 @@ func New[T any](cfg Config[T]) *Lanes[T] {
 }
 
 // Submit runs an element in a lane and returns nil once it has its outcome. After an error
-// the element must not be looked at: it may be in a group still. Errors: the context's, and
+// the element must not be checked: it may be in a group still. Errors: the context's, and
 // store.ErrThrottled.
 func (ls *Lanes[T]) Submit(ctx context.Context, name string, element T) error {
 	if err := ctx.Err(); err != nil {
@@ -129,7 +129,7 @@ func (ls *Lanes[T]) wait(ctx context.Context, name string, l *lane[T], w *waiter
 	}
 	l.waiting = slices.DeleteFunc(l.waiting, func(o *waiter[T]) bool { return o == w })
 	if w.state == leading {
-		ls.handOver(name, l)
+		ls.passLead(name, l)
 	}
 	return false, ctx.Err()
 }
@@ -147,7 +147,7 @@ func (ls *Lanes[T]) next(l *lane[T]) (group []T, others []*waiter[T]) {
 	return group, others
 }
 
-// run runs a group, tells the others in it that it is done, and passes the lead on.
+// run runs a group, reports to the others in it that it is done, and passes the lead on.
 func (ls *Lanes[T]) run(ctx context.Context, name string, l *lane[T], group []T, others []*waiter[T]) {
 	ls.cfg.Run(ctx, group)
 	ls.mu.Lock()
@@ -156,12 +156,12 @@ func (ls *Lanes[T]) run(ctx context.Context, name string, l *lane[T], group []T,
 		w.state = done
 		w.wake <- struct{}{} // never blocks: a caller in a group was not woken
 	}
-	ls.handOver(name, l)
+	ls.passLead(name, l)
 }
 
-// handOver gives the lead to the first waiter, or ends the lane. Callers hold the mutex and
+// passLead gives the lead to the first waiter, or ends the lane. Callers hold the mutex and
 // have the lead.
-func (ls *Lanes[T]) handOver(name string, l *lane[T]) {
+func (ls *Lanes[T]) passLead(name string, l *lane[T]) {
 	if len(l.waiting) == 0 {
 		delete(ls.lanes, name)
 		return

@@ -115,7 +115,7 @@ func TestLeadIsPassedOn(t *testing.T) {
 		a, b := &waiter[int]{wake: make(chan struct{}, 1)}, &waiter[int]{wake: make(chan struct{}, 1)}
 		l := &lane[int]{waiting: []*waiter[int]{a, b}}
 		ls.lanes["l"] = l
-		ls.handOver("l", l)
+		ls.passLead("l", l)
 		lead, err := ls.wait(ctx, "l", l, a)
 		if lead == (err != nil) {
 			t.Fatalf("the lead %v and an error %v", lead, err)

@@ -44,31 +44,32 @@ func Settings(c command.MemberSettings, before, after table.UserChat, head table
 }
 
 // MarkRead makes the write that raises a member's read position to sequence, which must be
-// one of the chat and above the row's, and returns the row after it. If it tells the other
-// person of a direct chat, neither may block the other: that changes no revision.
-func MarkRead(row table.UserChat, sequence, at int64, tells bool) (table.UserChat, store.Write) {
+// one of the chat and above the row's, and returns the row after it. If it
+// notifies the other person of a direct chat, neither may block the other: that changes no
+// revision.
+func MarkRead(row table.UserChat, sequence, at int64, notifies bool) (table.UserChat, store.Write) {
 	// Only from the row as it was read: its revision must not stand for anything
 	// but what is reported under it.
 	cond := unchangedRow(row)
-	if tells {
+	if notifies {
 		cond = people.Unbarred(cond)
 	}
 	row.ReadSequence = sequence
 	return raise(row, at, CondUser, cond, table.AttrReadSequence, sequence)
 }
 
-// TellRead makes the write that records in a member's row of a direct chat how far the
+// MarkPeerRead makes the write that records in a member's row of a direct chat how far the
 // other person has read, and returns the row after it. It belongs to the plan that raises
 // the other person's position.
-func TellRead(row table.UserChat, sequence, at int64) (table.UserChat, store.Write) {
+func MarkPeerRead(row table.UserChat, sequence, at int64) (table.UserChat, store.Write) {
 	cond := unchangedRow(row)
 	row.PeerReadSequence = sequence
 	return raise(row, at, CondPeer, cond, table.AttrPeerReadSequence, sequence)
 }
 
-// TellReadAnyhow is TellRead for any state of the row, which belongs to the other person,
-// not to the reader.
-func TellReadAnyhow(reader table.UserChat, sequence, at int64) store.Write {
+// MarkPeerReadAnyhow is MarkPeerRead for any state of the row, which belongs to the other
+// person, not to the reader.
+func MarkPeerReadAnyhow(reader table.UserChat, sequence, at int64) store.Write {
 	row := table.UserChat{UserID: reader.Peer, ChatID: reader.ChatID}
 	_, w := raise(row, at, CondPeer, table.IsMember(), table.AttrPeerReadSequence, sequence)
 	return w

@@ -47,7 +47,7 @@ func decide(s *State, op command.Operation, c command.Change) (*Plan, error) {
 	return p, err
 }
 
-// evaluated counts the items that a store has to look at before it can commit.
+// evaluated counts the items that a store has to check before it can commit.
 func evaluated(d *Plan) (n int) {
 	for _, w := range d.Transaction().Writes {
 		if len(w.Cond) > 0 || w.Op == store.OpUpdate {

@@ -148,11 +148,11 @@ func TestAJumpDoesNotLast(t *testing.T) {
 
 // Stamps that go back because the clock had been wrong are reported to every process, before
 // the first of them is issued, and once: not again for each chat of that time.
-func TestSetbacksAreTold(t *testing.T) {
+func TestSetbacksAreReported(t *testing.T) {
 	const start = 1_700_000_000_000
 	w := &harness{t: t, st: storetest.NewMemory(time.Now), now: time.UnixMilli(start)}
 	watch := w.clock()
-	told := func(what string, want timestamp.Setbacks) {
+	wantSetbacks := func(what string, want timestamp.Setbacks) {
 		t.Helper()
 		got, err := watch.Setbacks(t.Context())
 		if err != nil || got != want {
@@ -162,7 +162,7 @@ func TestSetbacksAreTold(t *testing.T) {
 	c := w.load()
 	c.Next(0)
 	w.keep(c)
-	told("before", timestamp.Setbacks{})
+	wantSetbacks("before", timestamp.Setbacks{})
 	other := w.load()
 	other.Next(0)
 
@@ -171,7 +171,7 @@ func TestSetbacksAreTold(t *testing.T) {
 	w.keep(c)
 	w.now = time.UnixMilli(start + 60_000)
 	w.keep(c)
-	told("after an hour ahead", timestamp.Setbacks{Count: 1, From: start + 60_000})
+	wantSetbacks("after an hour ahead", timestamp.Setbacks{Count: 1, From: start + 60_000})
 	if next := c.Next(far); next != start+60_000 {
 		t.Errorf("stamp %d", next)
 	}
@@ -186,14 +186,14 @@ func TestSetbacksAreTold(t *testing.T) {
 	again.Next(far)
 	w.keep(again)
 	w.now = time.UnixMilli(start + 120_000)
-	told("the same", timestamp.Setbacks{Count: 1, From: start + 60_000})
+	wantSetbacks("the same", timestamp.Setbacks{Count: 1, From: start + 60_000})
 
 	// Another one, of another process that wrote nothing while its clock was wrong.
 	w.now = time.UnixMilli(start + 1_800_000)
 	other.Next(0)
 	w.now = time.UnixMilli(start + 150_000)
 	w.keep(other)
-	told("twice", timestamp.Setbacks{Count: 2, From: start + 60_000})
+	wantSetbacks("twice", timestamp.Setbacks{Count: 2, From: start + 60_000})
 }
 
 // A process whose clock is right hears of the others' from a chat that they changed.

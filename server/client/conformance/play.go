@@ -214,7 +214,7 @@ func (p *Player) compare(s *Step, changed map[string]bool) error {
 			return fmt.Errorf("the app is not notified that %s changed", id)
 		}
 	}
-	now := p.eyes.look(p.Machine)
+	now := p.eyes.listed(p.Machine)
 	for id := range merged(p.chats, now) {
 		if diff, differs := patch(p.chats[id], now[id]); differs {
 			return fmt.Errorf("chat %s has %s instead", id, text(diff))

@@ -177,7 +177,7 @@ func (r *Recorder) call(c device.Call) Call {
 
 // changes are what changed of what is shown since the last step.
 func (r *Recorder) changes() (map[string]Patch, *[]string) {
-	now := r.eyes.look(r.Machine)
+	now := r.eyes.listed(r.Machine)
 	patches := map[string]Patch{}
 	for id := range merged(r.chats, now) {
 		if p, changed := patch(r.chats[id], now[id]); changed {

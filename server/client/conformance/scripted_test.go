@@ -53,10 +53,10 @@ func ends() map[string]func(*script) {
 			}
 			if code == deliveryv1.EndCode_END_CODE_SESSION_REVOKED || code == deliveryv1.EndCode_END_CODE_REPLACED {
 				x.do(func(m *recorder) { m.Send("c", "later") }).pass(time.Hour).do((*recorder).Resume).answer(device.Refresh, nil)
-				x.frames(hello(), beat("t3"))
+				x.frames(hello(), heartbeat("t3"))
 				return
 			}
-			x.pass(100*time.Millisecond).pass(600*time.Millisecond).frames(hello(), beat("t3"))
+			x.pass(100*time.Millisecond).pass(600*time.Millisecond).frames(hello(), heartbeat("t3"))
 		}
 		all["end-"+name+"-at-once"] = func(x *script) { // before the stream is complete, and again
 			x.answer(device.Sync, &deliveryv1.SyncResponse{Token: "t1", Full: true, Generation: "g1"})
@@ -72,7 +72,7 @@ func ends() map[string]func(*script) {
 			}
 		}
 	}
-	all["end-without-a-word"] = func(x *script) { x.loaded().end(nil).pass(time.Second).frames(hello(), beat("t3")) }
+	all["end-without-a-word"] = func(x *script) { x.loaded().end(nil).pass(time.Second).frames(hello(), heartbeat("t3")) }
 	all["backoff"] = func(x *script) {
 		x.answer(device.Sync, &deliveryv1.SyncResponse{Token: "t1", Full: true, Generation: "g1"})
 		for n := range 8 {
@@ -82,7 +82,7 @@ func ends() map[string]func(*script) {
 	}
 	all["backoff-begins-anew"] = func(x *script) {
 		x.answer(device.Sync, &deliveryv1.SyncResponse{Token: "t1", Full: true, Generation: "g1"})
-		x.end(&device.Failure{Code: connect.CodeUnavailable}).pass(250*time.Millisecond).frames(hello(), beat("t2"))
+		x.end(&device.Failure{Code: connect.CodeUnavailable}).pass(250*time.Millisecond).frames(hello(), heartbeat("t2"))
 		x.end(&device.Failure{Code: connect.CodeUnavailable}).pass(249 * time.Millisecond).pass(time.Millisecond)
 	}
 	all["retry-after"] = func(x *script) {
@@ -90,12 +90,12 @@ func ends() map[string]func(*script) {
 		x.pass(11 * time.Second).pass(time.Second)
 	}
 	all["silence"] = func(x *script) {
-		x.loaded().pass(49 * time.Second).frames(beat("t3")).pass(49 * time.Second).pass(time.Second).pass(time.Minute)
+		x.loaded().pass(49 * time.Second).frames(heartbeat("t3")).pass(49 * time.Second).pass(time.Second).pass(time.Minute)
 	}
 	all["hole-in-positions"] = func(x *script) {
 		x.loaded()
 		x.position++
-		x.frames(messageFrame(4, 5, 4)).pass(time.Second).frames(hello(), beat("t3"))
+		x.frames(messageFrame(4, 5, 4)).pass(time.Second).frames(hello(), heartbeat("t3"))
 	}
 	all["frames-of-an-old-stream"] = func(x *script) {
 		x.loaded()
@@ -109,12 +109,12 @@ func ends() map[string]func(*script) {
 	all["extend"] = func(x *script) {
 		h := hello()
 		h.GetHello().ExpiresAt = timestamppb.New(x.now.Add(3 * time.Minute))
-		x.answer(device.Sync, &deliveryv1.SyncResponse{Token: "t1", Full: true, Generation: "g1"}).frames(h, beat("t2"))
-		x.pass(40 * time.Second).frames(beat("t2")).pass(40 * time.Second).frames(beat("t2")).pass(39 * time.Second)
+		x.answer(device.Sync, &deliveryv1.SyncResponse{Token: "t1", Full: true, Generation: "g1"}).frames(h, heartbeat("t2"))
+		x.pass(40 * time.Second).frames(heartbeat("t2")).pass(40 * time.Second).frames(heartbeat("t2")).pass(39 * time.Second)
 		x.pass(time.Second).answer(device.Extend,
 			&deliveryv1.ExtendResponse{ExpiresAt: timestamppb.New(x.now.Add(95 * time.Second))})
-		x.frames(beat("t3")).pass(35*time.Second).fail(device.Extend, connect.CodeUnavailable, "")
-		x.frames(beat("t3")).pass(30*time.Second).fail(device.Extend, connect.CodeUnauthenticated, "").answer(device.Refresh, nil)
+		x.frames(heartbeat("t3")).pass(35*time.Second).fail(device.Extend, connect.CodeUnavailable, "")
+		x.frames(heartbeat("t3")).pass(30*time.Second).fail(device.Extend, connect.CodeUnauthenticated, "").answer(device.Refresh, nil)
 	}
 	return all
 }
@@ -139,7 +139,7 @@ func refusals() map[string]func(*script) {
 		"invalid-token": func(x *script) {
 			x.loaded().restart().end(&device.Failure{Code: connect.CodeInvalidArgument, Reason: "INVALID_TOKEN"})
 			x.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("d", 4, 3)}, Token: "t5",
-				Full: true, Generation: "g1"}).pass(time.Second).frames(hello(), beat("t6"))
+				Full: true, Generation: "g1"}).pass(time.Second).frames(hello(), heartbeat("t6"))
 		},
 		"pages-of-sync": func(x *script) {
 			x.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 4, 3)},
@@ -150,7 +150,7 @@ func refusals() map[string]func(*script) {
 					Generation: "g1"})
 			x.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("d", 2, 1)}, Token: "t1",
 				Full: true, Generation: "g1", Left: []*deliveryv1.LeftChat{{ChatId: "c", Version: 9}}})
-			x.frames(hello(), beat("t2"))
+			x.frames(hello(), heartbeat("t2"))
 		},
 		"read-fails": func(x *script) {
 			x.synced().do(func(m *recorder) { m.Open("c") })
@@ -239,7 +239,7 @@ func chats() map[string]func(*script) {
 			h := hello()
 			h.GetHello().Generation, h.GetHello().Full = "g2", true
 			x.loaded().end(nil).pass(time.Second).frames(h, &deliveryv1.Frame{ChatId: "c",
-				Body: &deliveryv1.Frame_Head{Head: &deliveryv1.Head{Version: 2, Chat: overview("c", 2, 1)}}}, beat("u1"))
+				Body: &deliveryv1.Frame_Head{Head: &deliveryv1.Head{Version: 2, Chat: overview("c", 2, 1)}}}, heartbeat("u1"))
 			x.answer(device.ListMessages, &messagev1.ListMessagesResponse{Messages: []*messagev1.Message{message(1, 2)},
 				Head: head(2, 1)})
 		},
@@ -247,7 +247,7 @@ func chats() map[string]func(*script) {
 			h := hello()
 			h.GetHello().Full = true
 			x.loaded().end(nil).pass(time.Second).frames(h, &deliveryv1.Frame{ChatId: "d",
-				Body: &deliveryv1.Frame_Head{Head: &deliveryv1.Head{Version: 2, Chat: overview("d", 2, 1)}}}, beat("u1"))
+				Body: &deliveryv1.Frame_Head{Head: &deliveryv1.Head{Version: 2, Chat: overview("d", 2, 1)}}}, heartbeat("u1"))
 		},
 		"removed": func(x *script) {
 			x.loaded().frames(membershipFrame(5, "ann", messagev1.MembershipChange_KIND_REMOVED, 1), messageFrame(3, 4, 3))
@@ -264,7 +264,7 @@ func chats() map[string]func(*script) {
 		"was-removed-meanwhile": func(x *script) {
 			gone := membershipFrame(1, "ann", messagev1.MembershipChange_KIND_REMOVED, 0)
 			gone.AfterVersion, gone.Version = 0, 0
-			x.loaded().end(nil).pass(time.Second).frames(hello(), gone, beat("t3"))
+			x.loaded().end(nil).pass(time.Second).frames(hello(), gone, heartbeat("t3"))
 		},
 		"receipts": func(x *script) {
 			x.loaded().frames(receiptFrame(&chatv1.MemberState{Revision: 5, ReadSequence: 2, Archived: true}),
@@ -275,11 +275,11 @@ func chats() map[string]func(*script) {
 			own := func(m *messagev1.Message) *messagev1.Message { m.SenderId = "ann"; return m }
 			ov := directOverview("ann", 3)
 			x.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{ov}, Token: "t1", Full: true,
-				Generation: "g1"}).frames(hello(), beat("t2"))
+				Generation: "g1"}).frames(hello(), heartbeat("t2"))
 			x.do(func(m *recorder) { m.Open("c") }).answer(device.ListMessages, &messagev1.ListMessagesResponse{
 				Messages: []*messagev1.Message{message(1, 2), own(message(2, 3)), own(message(3, 4))}, Head: ov.GetHead()})
 			x.frames(receiptFrame(&chatv1.MemberState{Revision: 3, PeerReadSequence: 2}),
-				receiptFrame(&chatv1.MemberState{Revision: 2, PeerReadSequence: 1})).restart().frames(hello(), beat("t2"))
+				receiptFrame(&chatv1.MemberState{Revision: 2, PeerReadSequence: 1})).restart().frames(hello(), heartbeat("t2"))
 			x.frames(receiptFrame(&chatv1.MemberState{Revision: 2, PeerReadSequence: 3}))
 			sent := messageFrame(4, 5, 4)
 			own(sent.GetMessage())
@@ -287,7 +287,7 @@ func chats() map[string]func(*script) {
 		},
 		"answered-by-the-other": func(x *script) { // as the list says, without messages
 			x.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{directOverview("bob", 3)},
-				Token: "t1", Full: true, Generation: "g1"}).frames(hello(), beat("t2"))
+				Token: "t1", Full: true, Generation: "g1"}).frames(hello(), heartbeat("t2"))
 		},
 		"evict": func(x *script) {
 			x.loaded().do(func(m *recorder) { m.Evict("c") }).frames(messageFrame(4, 5, 4)).restart()
@@ -315,7 +315,7 @@ func chats() map[string]func(*script) {
 				x.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(2, 1),
 					Messages: []*messagev1.Message{{ChatId: id, Sequence: 1, Version: 2, Content: "x"}}})
 			}
-			x.frames(hello(), beat("t2")).answer(device.Ack, &deliveryv1.AckResponse{})
+			x.frames(hello(), heartbeat("t2")).answer(device.Ack, &deliveryv1.AckResponse{})
 			for _, ov := range list {
 				x.m.MarkRead(ov.GetChat().GetChatId(), 1)
 			}

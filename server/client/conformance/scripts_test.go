@@ -179,7 +179,7 @@ func (x *script) endsWith(code deliveryv1.EndCode, after time.Duration) *script 
 func (x *script) synced() *script {
 	x.t.Helper()
 	return x.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}, Token: "t1",
-		Full: true, Generation: "g1"}).frames(hello(), beat("t2"))
+		Full: true, Generation: "g1"}).frames(hello(), heartbeat("t2"))
 }
 
 // loaded has it open besides, with three messages.
@@ -223,7 +223,7 @@ func hello() *deliveryv1.Frame {
 		ExpiresAt: timestamppb.New(time.Date(2030, 1, 1, 1, 0, 0, 0, time.UTC))}}}
 }
 
-func beat(token string) *deliveryv1.Frame {
+func heartbeat(token string) *deliveryv1.Frame {
 	return &deliveryv1.Frame{Body: &deliveryv1.Frame_Heartbeat{Heartbeat: &deliveryv1.Heartbeat{Token: token}}}
 }
 

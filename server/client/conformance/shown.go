@@ -36,8 +36,8 @@ func (e eyes) encode(p proto.Message) json.RawMessage {
 	return raw
 }
 
-// look shows the chats that a machine lists.
-func (e eyes) look(m *device.Machine) map[string]*shown {
+// listed shows the chats that a machine lists.
+func (e eyes) listed(m *device.Machine) map[string]*shown {
 	now := map[string]*shown{}
 	for _, id := range m.Chats() {
 		now[id] = e.show(m, id)
@@ -99,7 +99,7 @@ func rawBytes(list []json.RawMessage) [][]byte {
 	return out
 }
 
-// patch is what changed from one look at a chat to the next; empty if nothing did, null
+// patch is what changed from one snapshot of a chat to the next; empty if nothing did, null
 // if the chat is not known any more.
 func patch(old, now *shown) (p Patch, changed bool) {
 	switch {

@@ -191,7 +191,7 @@ func synced(t *testing.T, chats ...*chatv1.ChatOverview) *harness {
 	t.Helper()
 	r := newHarness(t, nil)
 	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: chats, Token: "t1", Full: true, Generation: "g1"})
-	r.frames(hello("g1", false), beat("t2"))
+	r.frames(hello("g1", false), heartbeat("t2"))
 	return r
 }
 
@@ -240,7 +240,7 @@ func hello(generation string, full bool) *deliveryv1.Frame {
 	}}}
 }
 
-func beat(token string) *deliveryv1.Frame {
+func heartbeat(token string) *deliveryv1.Frame {
 	return &deliveryv1.Frame{Body: &deliveryv1.Frame_Heartbeat{Heartbeat: &deliveryv1.Heartbeat{Token: token}}}
 }
 

@@ -9,7 +9,7 @@ import (
 // history is what the device was shown at most, as it says it with each call: the server refuses a
 // call if that is not part of its store's history. Empty before the first answer.
 func (s *Session) history() string {
-	return history.Place{Generation: s.Generation, Commit: s.Commit}.String()
+	return history.Commit{Generation: s.Generation, Commit: s.Commit}.String()
 }
 
 // errHistory is the failure of a call whose answer cannot be applied. It is made again.

@@ -64,7 +64,7 @@ func (m *Machine) planAck(now time.Time) {
 	}
 }
 
-// planMark tells the server how far the user has read. It returns false if an Ack will.
+// planMark reports to the server how far the user has read. It returns false if an Ack will.
 func (c *chat) planMark() (done bool) {
 	if !c.unmarked() {
 		return true
@@ -81,8 +81,8 @@ func (c *chat) planMark() (done bool) {
 func (m *Machine) acknowledged(call int64, p *pendingCall, res proto.Message, why *Failure) {
 	r, _ := res.(*deliveryv1.AckResponse)
 	outcomes := r.GetReads()
-	told := why == nil && len(outcomes) == len(p.marks)
-	apart := !told && len(p.marks) > 0 && (why == nil || definite(why)) // no Ack will bring them
+	answered := why == nil && len(outcomes) == len(p.marks)
+	apart := !answered && len(p.marks) > 0 && (why == nil || definite(why)) // no Ack will bring them
 	if s := &m.stream; call == s.ackCall {
 		// After a failure a later Ack covers what this one should have.
 		s.ackCall, s.marksApart = 0, s.marksApart || apart
@@ -96,7 +96,7 @@ func (m *Machine) acknowledged(call int64, p *pendingCall, res proto.Message, wh
 		c.wake()
 		switch {
 		case apart:
-		case !told:
+		case !answered:
 			c.pause(why)
 		case outcomes[i].GetReason() == reasonNotAMember:
 			m.notAMember(c, k.newest)

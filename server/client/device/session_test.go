@@ -39,7 +39,7 @@ func TestSyncPages(t *testing.T) {
 func TestTokens(t *testing.T) {
 	r := loaded(t, 3)
 	r.expect("of the heartbeat", r.snapshot.Session.Token, "t2")
-	r.frames(beat(""))
+	r.frames(heartbeat(""))
 	r.expect("of an empty heartbeat", r.snapshot.Session.Token, "t2")
 	r.end(deliveryv1.EndCode_END_CODE_DRAIN, 0)
 	r.expect("of the end", r.snapshot.Session.Token, "end")
@@ -47,7 +47,7 @@ func TestTokens(t *testing.T) {
 	r.expect("subscribes with", sub.GetToken(), "end")
 	r.expect("names", fmt.Sprint(sub.GetKnown()), fmt.Sprint([]*deliveryv1.KnownChat{{ChatId: "c", Version: 4}}))
 
-	r.frames(hello("g1", false), resetFrame("", 0), beat("t3")) // the heartbeat is of before the reset
+	r.frames(hello("g1", false), resetFrame("", 0), heartbeat("t3")) // the heartbeat is of before the reset
 	r.expect("after a reset", r.snapshot.Session.Token, "")
 	r.expect("messages", r.texts("c"), "")
 	r.answer(device.Sync, &deliveryv1.SyncResponse{Full: true, Generation: "g1", Token: "t4",
@@ -59,10 +59,10 @@ func TestFullHelloReplacesTheList(t *testing.T) {
 	r := synced(t, overview("a", 2, 1), overview("c", 4, 3), overview("d", 4, 3))
 	r.end(0, 0)
 	r.pass(time.Minute)
-	r.frames(hello("g1", true), headFrame(4, overview("c", 4, 3)), beat(""))
+	r.frames(hello("g1", true), headFrame(4, overview("c", 4, 3)), heartbeat(""))
 	r.expect("chats before the token", len(r.m.Chats()), 3)
 	r.m.Learn(overview("d", 9, 3), "") // read while the list was on its way
-	r.frames(beat("t3"))
+	r.frames(heartbeat("t3"))
 	r.expect("chats", fmt.Sprint(r.m.Chats()), "[c d]")
 }
 
@@ -77,7 +77,7 @@ func TestOtherGeneration(t *testing.T) {
 	r.expect("messages", r.texts("c"), "")
 	r.m.Result(old.ID, &messagev1.ListChangesResponse{Version: 9, Head: head(9, 8)}, "", nil)
 	r.take()
-	r.frames(headFrame(2, overview("c", 2, 1)), beat("t9"))
+	r.frames(headFrame(2, overview("c", 2, 1)), heartbeat("t9"))
 	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(2, 1),
 		Messages: []*messagev1.Message{message(1, 2)}})
 	v := r.view("c")
@@ -95,7 +95,7 @@ func TestMarksOfAnotherGenerationAreForgotten(t *testing.T) {
 	r.frames(headFrame(4, ov))
 	r.end(0, 0)
 	r.pass(time.Minute)
-	r.frames(hello("g2", true), headFrame(3, overview("c", 3, 2)), beat("t9"))
+	r.frames(hello("g2", true), headFrame(3, overview("c", 3, 2)), heartbeat("t9"))
 	r.expect("read", r.view("c").State.GetReadSequence(), int64(0))
 	r.expect("joined", r.view("c").State.GetJoinedSequence(), int64(0))
 }
@@ -165,7 +165,7 @@ func TestSendAcrossGenerations(t *testing.T) {
 	r.forget(old.ID)
 	r.end(0, 0)
 	r.pass(time.Minute)
-	r.frames(hello("g2", true), headFrame(2, overview("c", 2, 1)), beat("t9"))
+	r.frames(hello("g2", true), headFrame(2, overview("c", 2, 1)), heartbeat("t9"))
 	r.m.Result(old.ID, &messagev1.SendMessageResponse{Sequence: 4, Version: 5, ClientMessageId: id}, "", nil)
 	r.take()
 	r.expect("newest", r.view("c").Newest, int64(2))
@@ -252,7 +252,7 @@ func TestBackoff(t *testing.T) {
 		r.expect("wait", at.Sub(r.now), want)
 		r.pass(want)
 	}
-	r.frames(hello("g1", false), beat("t"))
+	r.frames(hello("g1", false), heartbeat("t"))
 	r.end(0, 0)
 	at, _ := r.m.Deadline()
 	r.expect("wait after a good stream", at.Sub(r.now), 500*time.Millisecond)
@@ -308,7 +308,7 @@ func TestFailures(t *testing.T) {
 func TestSilence(t *testing.T) {
 	r := synced(t)
 	r.pass(49 * time.Second)
-	r.frames(beat("t"))
+	r.frames(heartbeat("t"))
 	r.pass(49 * time.Second)
 	r.expect("gives up", r.open(device.CloseStream), 0)
 	r.pass(time.Second)
@@ -344,12 +344,12 @@ func TestExtend(t *testing.T) {
 	r := synced(t)
 	for range 72 {
 		r.pass(49 * time.Second)
-		r.frames(beat("t"))
+		r.frames(heartbeat("t"))
 	}
 	r.expect("extends", r.open(device.Extend), 0)
 	r.pass(12 * time.Second)
 	r.answer(device.Extend, &deliveryv1.ExtendResponse{ExpiresAt: timestamppb.New(r.now.Add(time.Hour))})
-	r.frames(beat("t"))
+	r.frames(heartbeat("t"))
 	r.pass(49 * time.Second)
 	r.expect("extends again", r.open(device.Extend), 0)
 }

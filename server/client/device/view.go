@@ -53,16 +53,16 @@ func (c *chat) peerRead() int64 {
 	if c.Chat.GetType() != chatv1.ChatType_CHAT_TYPE_DIRECT {
 		return 0
 	}
-	told := c.State.GetPeerReadSequence()
+	reported := c.State.GetPeerReadSequence()
 	if last := c.Head.GetLastMessage(); last.GetSenderId() != c.m.cfg.UserID {
-		told = max(told, last.GetSequence())
+		reported = max(reported, last.GetSequence())
 	}
-	for i := len(c.messages) - 1; i >= 0 && c.messages[i].GetSequence() > told; i-- {
+	for i := len(c.messages) - 1; i >= 0 && c.messages[i].GetSequence() > reported; i-- {
 		if c.messages[i].GetSenderId() != c.m.cfg.UserID {
 			return c.messages[i].GetSequence()
 		}
 	}
-	return told
+	return reported
 }
 
 // Chats returns the ids of the user's chats, in order.

@@ -13,7 +13,7 @@ import (
 func (t *Tail) ask(ctx context.Context) (context.Context, connect.CallInfo) {
 	ctx, info := connect.NewClientContext(ctx)
 	if t.at.Generation != "" {
-		info.RequestHeader().Set(history.Header, history.Place{Generation: t.at.Generation, Commit: t.at.Commit}.String())
+		info.RequestHeader().Set(history.Header, history.Commit{Generation: t.at.Generation, Commit: t.at.Commit}.String())
 	}
 	return ctx, info
 }

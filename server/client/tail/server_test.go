@@ -86,7 +86,7 @@ func (s *server) head(chat string) *chatv1.ChatHead {
 	return h
 }
 
-// chats are those that changed from a place of the log on.
+// chats are those that changed from a position of the log on.
 func (s *server) chats(from int) (ids []string) {
 	seen := map[string]bool{}
 	for _, f := range s.log[from:] {
@@ -149,7 +149,7 @@ func (s *server) Subscribe(
 			panic(http.ErrAbortHandler)
 		}
 	}
-	beat := func(n int) *deliveryv1.Frame {
+	heartbeat := func(n int) *deliveryv1.Frame {
 		return &deliveryv1.Frame{Body: &deliveryv1.Frame_Heartbeat{
 			Heartbeat: &deliveryv1.Heartbeat{Token: strconv.Itoa(n)}}}
 	}
@@ -179,7 +179,7 @@ func (s *server) Subscribe(
 	for _, id := range s.chats(min(from, at)) {
 		send(head(id))
 	}
-	send(beat(at))
+	send(heartbeat(at))
 	for ; ; at++ {
 		for at == len(s.log) {
 			woken := s.committed
@@ -197,7 +197,7 @@ func (s *server) Subscribe(
 		case 0: // tells only that there is something
 			send(head(f.GetChatId()))
 		case 1:
-			send(f, beat(at+1))
+			send(f, heartbeat(at+1))
 		default:
 			send(f)
 		}

@@ -166,7 +166,7 @@ func (c *Consumer) register(ctx context.Context) error {
 
 // heartbeat says that the group is alive, and reports whether it is gone.
 func (c *Consumer) heartbeat(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
+	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
 	res, err := c.client.subscriptions.Heartbeat(ctx, &topicv1.HeartbeatRequest{Topic: c.topic, Group: c.group})
 	if err != nil {
@@ -180,7 +180,7 @@ func (c *Consumer) heartbeat(ctx context.Context) error {
 
 // detach ends a session, so that unhandled messages go to others at once.
 func (c *Consumer) detach(ctx context.Context, session string) error {
-	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
+	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
 	_, err := c.client.consumers.Detach(ctx, &topicv1.DetachRequest{Session: session, Cancel: c.cfg.CancelOnStop})
 	if err != nil && c.cfg.CancelOnStop {

@@ -245,7 +245,7 @@ func (f *fake) end(id string) {
 	})
 }
 
-// serve hands messages to a session until its stream ends.
+// serve passes messages to a session until its stream ends.
 func (f *fake) serve(
 	ctx context.Context, id string, a *topicv1.Attach, send func(*topicv1.Delivery) error,
 ) error {

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Received is a message in the hands of a handler. Handlers must not change the message.
+// Received is a message owned by a handler. Handlers must not change the message.
 type Received struct {
 	*Message
 

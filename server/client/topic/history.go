@@ -29,7 +29,7 @@ var errGeneration = connect.NewError(connect.CodeUnavailable,
 // of something else there.
 type shown struct {
 	mu sync.Mutex
-	at history.Place // zero: nothing was shown
+	at history.Commit // zero: nothing was shown
 	// restored counts the refusals. It is raised with the loss of at: after that a stream may be
 	// opened that shows the other history. A consumer therefore compares the count before it opens a
 	// stream, and once more after: in between another call may have been refused.
@@ -38,7 +38,7 @@ type shown struct {
 
 var _ connect.Interceptor = (*shown)(nil)
 
-func (s *shown) place() history.Place {
+func (s *shown) position() history.Commit {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.at
@@ -52,8 +52,8 @@ func (s *shown) restores() int {
 }
 
 // say puts into a call what was shown.
-func (s *shown) say(h http.Header) (asked history.Place) {
-	if asked = s.place(); asked == (history.Place{}) {
+func (s *shown) say(h http.Header) (asked history.Commit) {
+	if asked = s.position(); asked == (history.Commit{}) {
 		h.Del(history.Header)
 	} else {
 		h.Set(history.Header, asked.String())
@@ -64,7 +64,7 @@ func (s *shown) say(h http.Header) (asked history.Place) {
 // reach takes up to where an answer may show the history, and reports whether it may be used. An answer
 // of another generation has all that the client had been shown when it asked; if it has been shown more
 // since, that may be missing there.
-func (s *shown) reach(asked, to history.Place) bool {
+func (s *shown) reach(asked, to history.Commit) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -79,7 +79,7 @@ func (s *shown) reach(asked, to history.Place) bool {
 }
 
 // follows takes a response of a stream, which may be used in the generation that the client is in.
-func (s *shown) follows(to history.Place) bool {
+func (s *shown) follows(to history.Commit) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if to.Generation != s.at.Generation {
@@ -90,14 +90,14 @@ func (s *shown) follows(to history.Place) bool {
 }
 
 // failed forgets what was shown if the server does not have it. Other calls may have said the same.
-func (s *shown) failed(asked history.Place, err error) {
+func (s *shown) failed(asked history.Commit, err error) {
 	if Reason(err) != reasonHistory {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if asked == s.at {
-		s.at = history.Place{}
+		s.at = history.Commit{}
 		s.restored++
 	}
 }
@@ -136,7 +136,7 @@ func (*shown) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.St
 type shownConn struct {
 	connect.StreamingClientConn
 	shown      *shown
-	asked      history.Place
+	asked      history.Commit
 	generation string // that the stream shows; empty until it says so
 }
 
@@ -155,13 +155,13 @@ func (c *shownConn) Receive(m any) error {
 	}
 	if first := res.GetAttached(); first != nil {
 		c.generation = first.GetGeneration()
-		if to := (history.Place{Generation: c.generation, Commit: res.GetCommit()}); c.generation != "" &&
+		if to := (history.Commit{Generation: c.generation, Commit: res.GetCommit()}); c.generation != "" &&
 			!c.shown.reach(c.asked, to) {
 			return errGeneration
 		}
 		return nil
 	}
-	if c.generation != "" && !c.shown.follows(history.Place{Generation: c.generation, Commit: res.GetCommit()}) {
+	if c.generation != "" && !c.shown.follows(history.Commit{Generation: c.generation, Commit: res.GetCommit()}) {
 		return errGeneration
 	}
 	return nil

@@ -29,7 +29,7 @@ func (f *fake) compare(said string) error {
 }
 
 func (f *fake) says() string {
-	return history.Place{Generation: f.generation, Commit: f.commit}.String()
+	return history.Commit{Generation: f.generation, Commit: f.commit}.String()
 }
 
 func (f *fake) shown() int64 { return get(f, func() int64 { return f.commit }) }
@@ -67,7 +67,7 @@ func TestRestore(t *testing.T) {
 					})
 					testkit.Equal(t, "what the client was shown", client.History(), "")
 				}
-				var running, restored, told atomic.Int32
+				var running, restored, restarts atomic.Int32
 				begun, handled := make(chan bool, 1), make(chan string, 10)
 				consumer, err := client.Consumer("t", "g", topic.ConsumerConfig{
 					Handler: func(ctx context.Context, m *topic.Received) error {
@@ -88,7 +88,7 @@ func TestRestore(t *testing.T) {
 						if n := running.Load(); n != 0 {
 							t.Error(n, "handlers run")
 						}
-						if told.Add(1) == 1 {
+						if restarts.Add(1) == 1 {
 							return errors.New("once more")
 						}
 						restored.Add(1)

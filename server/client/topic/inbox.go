@@ -18,15 +18,15 @@ const (
 	dropped // not the consumer's any more
 )
 
-// place is where a message stands.
-type place struct {
+// messagePosition is where a message stands.
+type messagePosition struct {
 	partition int32
 	position  int64
 }
 
 // item is a message that the consumer has.
 type item struct {
-	place
+	messagePosition
 	message *Message
 	attempt int32
 	moves   int64 // of the subscription, when it came
@@ -83,7 +83,7 @@ func (h *lanes) Pop() any {
 // inbox holds what was delivered and is not settled. It decides what is handled next, and
 // what is acknowledged. It does no I/O and is guarded by its owner.
 type inbox struct {
-	items   map[place]*item
+	items   map[messagePosition]*item
 	lanes   map[string]*lane // of keys that have messages here
 	ready   lanes            // whose first message may be handled now
 	came    int64
@@ -91,12 +91,12 @@ type inbox struct {
 	settled []*item // to be acknowledged or returned
 }
 
-func newInbox() *inbox { return &inbox{items: map[place]*item{}, lanes: map[string]*lane{}} }
+func newInbox() *inbox { return &inbox{items: map[messagePosition]*item{}, lanes: map[string]*lane{}} }
 
 // add takes a delivery.
 func (b *inbox) add(d *topicv1.Delivery) {
 	for i, m := range d.GetMessages() {
-		at := place{d.GetPartition(), d.GetBase() + int64(i)}
+		at := messagePosition{d.GetPartition(), d.GetBase() + int64(i)}
 		if o := d.GetOffsets(); i < len(o) {
 			at.position = d.GetBase() + int64(o[i])
 		}
@@ -113,7 +113,7 @@ func (b *inbox) add(d *topicv1.Delivery) {
 		default: // the subscription was moved: the caller that moved it wants it handled again
 			it.owned = false
 		}
-		b.enqueue(&item{place: at, message: m, attempt: attempt, moves: d.GetMoves(), owned: true})
+		b.enqueue(&item{messagePosition: at, message: m, attempt: attempt, moves: d.GetMoves(), owned: true})
 	}
 }
 
@@ -132,7 +132,7 @@ func (b *inbox) settle(it *item) {
 }
 
 func (b *inbox) enqueue(it *item) {
-	b.items[it.place] = it
+	b.items[it.messagePosition] = it
 	b.came++
 	it.number = b.came
 	key := it.message.GetKey()
@@ -215,7 +215,7 @@ func (b *inbox) disown(forget time.Time) {
 }
 
 // lose records that the lease of a message has ended: another member may have it.
-func (b *inbox) lose(at place, cause error) {
+func (b *inbox) lose(at messagePosition, cause error) {
 	it := b.items[at]
 	if it == nil {
 		return
@@ -239,8 +239,8 @@ func (b *inbox) expire(now time.Time) {
 }
 
 func (b *inbox) remove(it *item) {
-	if b.items[it.place] == it {
-		delete(b.items, it.place)
+	if b.items[it.messagePosition] == it {
+		delete(b.items, it.messagePosition)
 	}
 	if it.state != running {
 		it.state = dropped

@@ -205,7 +205,7 @@ func TestLeaseIsLost(t *testing.T) {
 	var cause error
 	running[0].cancel = func(err error) { cause = err }
 	for i := range int64(4) {
-		b.lose(place{0, i}, ErrLeaseLost)
+		b.lose(messagePosition{0, i}, ErrLeaseLost)
 	}
 	if !errors.Is(cause, ErrLeaseLost) {
 		t.Error("the handler still runs:", cause)

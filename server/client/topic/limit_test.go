@@ -115,9 +115,9 @@ func TestWhatIsNotHandledIsNotTried(t *testing.T) {
 		res, err := client.Subscriptions().GetSubscription(t.Context(),
 			&topicv1.GetSubscriptionRequest{Topic: "t", Group: "g"})
 		testkit.Must(t, err)
-		place := res.GetSubscription().GetPartitions()[0]
-		testkit.Equal(t, "acknowledged", place.GetFloor(), until)
-		testkit.Equal(t, "with members", place.GetInFlight(), 0)
+		position := res.GetSubscription().GetPartitions()[0]
+		testkit.Equal(t, "acknowledged", position.GetFloor(), until)
+		testkit.Equal(t, "with members", position.GetInFlight(), 0)
 		testkit.Equal(t, "failed", res.GetSubscription().GetFailed(), 0)
 	}
 	take(7, topic.ConsumerConfig{})

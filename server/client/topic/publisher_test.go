@@ -87,7 +87,7 @@ func TestPublishIsBatched(t *testing.T) {
 	}
 }
 
-// The buffer is bounded: who publishes waits, and stops waiting when told to. Close gives up
+// The buffer is bounded: a publisher waits until its context ends. Close gives up
 // at the end of its context.
 func TestPublishWaitsForRoom(t *testing.T) {
 	f := newFake(t, false)

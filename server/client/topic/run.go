@@ -16,7 +16,7 @@ import (
 // run is a consumer while Run does its work.
 //
 // Workers call handlers; a session, of which there is one at a time, fills the inbox and
-// settles what comes out of it; a heart beats beside them.
+// settles what comes out of it; sendHeartbeats runs beside them.
 type run struct {
 	*Consumer
 	flush       chan struct{} // capacity 1: there may be something to settle
@@ -26,26 +26,26 @@ type run struct {
 	registered  bool   // the group
 	twoWays     bool   // the last connection was to have both directions
 
-	mu       sync.Mutex
-	changed  *sync.Cond // of mu: there may be work, or the end of it
-	inbox    *inbox
-	pulse    *pulse
-	stopping bool
-	prompt   bool // acknowledgements must not wait for others
-	lease    time.Duration
-	restores int    // of the server that this run knows of
-	identity string // of the subscription
-	left     int    // messages that handlers may be called for
-	told     map[string]string
+	mu         sync.Mutex
+	changed    *sync.Cond // of mu: there may be work, or the end of it
+	inbox      *inbox
+	heartbeats *heartbeatSchedule
+	stopping   bool
+	prompt     bool // acknowledgements must not wait for others
+	lease      time.Duration
+	restores   int    // of the server that this run knows of
+	identity   string // of the subscription
+	left       int    // messages that handlers may be called for
+	warned     map[string]string
 }
 
 // usualLease is that of a subscription that names none.
 const usualLease = 30 * time.Second
 
 func newRun(c *Consumer) *run {
-	r := &run{Consumer: c, flush: make(chan struct{}, 1), inbox: newInbox(), pulse: newPulse(time.Now()),
+	r := &run{Consumer: c, flush: make(chan struct{}, 1), inbox: newInbox(), heartbeats: newHeartbeatSchedule(time.Now()),
 		lease: usualLease, restores: c.client.shown.restores(), left: cmp.Or(c.cfg.Limit, math.MaxInt),
-		told: map[string]string{}}
+		warned: map[string]string{}}
 	r.changed = sync.NewCond(&r.mu)
 	return r
 }
@@ -63,7 +63,7 @@ func (r *run) do(ctx context.Context) error {
 		wg.Go(func() { r.work(serving, handlers) })
 	}
 	if r.group != Queue { // which does not die
-		wg.Go(func() { r.beat(serving, give) })
+		wg.Go(func() { r.sendHeartbeats(serving, give) })
 	}
 	err := r.serve(serving)
 	give(nil)
@@ -232,7 +232,7 @@ func (r *run) work(serving, handlers context.Context) {
 	}
 }
 
-// update changes what mu guards, and has everybody look at it.
+// update changes what mu guards, and has everybody check it.
 func (r *run) update(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -267,12 +267,12 @@ func (r *run) waitFor(ctx context.Context, ok func() bool) {
 	}
 }
 
-// beat sends heartbeats while nothing is heard from the server otherwise, and gives up after
-// too many failures.
-func (r *run) beat(ctx context.Context, give context.CancelCauseFunc) {
+// sendHeartbeats sends a heartbeat whenever the server has sent nothing else for an interval, and
+// gives up after too many failures.
+func (r *run) sendHeartbeats(ctx context.Context, give context.CancelCauseFunc) {
 	for {
 		r.mu.Lock()
-		due := r.pulse.due
+		due := r.heartbeats.due
 		r.mu.Unlock()
 		if pause := time.Until(due); pause > 0 {
 			if wait.For(ctx, pause) != nil {
@@ -288,23 +288,23 @@ func (r *run) beat(ctx context.Context, give context.CancelCauseFunc) {
 			give(err)
 			return
 		}
-		if r.beaten(err) {
+		if r.heartbeatEnded(err) {
 			give(ErrHeartbeat)
 			return
 		}
 	}
 }
 
-// beaten takes the outcome of a heartbeat, and reports whether to give up.
-func (r *run) beaten(err error) (stop bool) {
+// heartbeatEnded records the outcome of a heartbeat, and reports whether to give up.
+func (r *run) heartbeatEnded(err error) (stop bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
-		r.pulse.heard(time.Now())
+		r.heartbeats.heard(time.Now())
 		return false
 	}
-	stop = r.pulse.failed(time.Now())
-	r.cfg.Log.Warn("topic: a heartbeat failed", "failures", fmt.Sprintf("%d/%d", r.pulse.missed, maxMissed), "error", err)
+	stop = r.heartbeats.failed(time.Now())
+	r.cfg.Log.Warn("topic: a heartbeat failed", "failures", fmt.Sprintf("%d/%d", r.heartbeats.missed, maxMissed), "error", err)
 	return stop
 }
 
@@ -315,9 +315,9 @@ func (r *run) know(s *topicv1.Subscription) {
 		r.lease = usualLease
 	}
 	if d := s.GetConfig().GetHeartbeatInterval().AsDuration(); d > 0 {
-		r.pulse.interval = d
+		r.heartbeats.interval = d
 	}
-	r.pulse.heard(time.Now())
+	r.heartbeats.heard(time.Now())
 	// Positions of another subscription mean other messages.
 	identity := fmt.Sprint(s.GetGeneration(), s.GetSubscribedAt().AsTime().UnixNano())
 	if r.identity != "" && r.identity != identity {
@@ -326,6 +326,6 @@ func (r *run) know(s *topicv1.Subscription) {
 		}
 	}
 	r.identity = identity
-	r.tellReleased(s.GetReleased())
+	r.warnReleased(s.GetReleased())
 	r.inbox.expire(time.Now())
 }

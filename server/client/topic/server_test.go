@@ -39,7 +39,7 @@ func serve() (client *topic.Client, stop func()) {
 	must(err)
 	ran := make(chan error, 1)
 	go func() { ran <- topics.Run(ctx) }()
-	doors, err := api.New(api.Config{Store: disk, Logger: logger, Observe: func(string, string, time.Duration) {},
+	services, err := api.New(api.Config{Store: disk, Logger: logger, Observe: func(string, string, time.Duration) {},
 		More: topicrpc.New(topicrpc.Config{Topics: topics, Streams: topicrpc.NewStreams(nil),
 			Identify: func(context.Context) topicrpc.Identity {
 				return topicrpc.Identity{Session: "s", ExpiresAt: time.Now().Add(time.Hour),
@@ -47,7 +47,7 @@ func serve() (client *topic.Client, stop func()) {
 			}}).Services()})
 	must(err)
 	mux := http.NewServeMux()
-	for path, h := range doors.Handlers() {
+	for path, h := range services.Handlers() {
 		mux.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			edge.Trust(r.Context())
 			h.ServeHTTP(w, r.WithContext(auth.WithPrincipal(r.Context(),

@@ -178,16 +178,16 @@ func (s *session) receive(context.Context) error {
 // take takes a frame. The caller holds mu.
 func (s *session) take(f frame) {
 	now := time.Now()
-	s.pulse.heard(now)
+	s.heartbeats.heard(now)
 	if f.delivery != nil {
 		s.inbox.add(f.delivery)
 		s.credits -= int64(len(f.delivery.GetMessages()))
 	}
 	for _, p := range f.lost.GetPositions() {
-		eachPosition(p, func(at int64) { s.inbox.lose(place{p.GetPartition(), at}, ErrLeaseLost) })
+		eachPosition(p, func(at int64) { s.inbox.lose(messagePosition{p.GetPartition(), at}, ErrLeaseLost) })
 	}
 	if f.alive != nil {
-		s.tellStalled(f.alive.GetStalls())
+		s.warnStalled(f.alive.GetStalls())
 	}
 	if f.state != topicv1.SubscriptionState_SUBSCRIPTION_STATE_UNSPECIFIED {
 		s.cfg.Log.Info("topic: the subscription has another state", "state", f.state)
@@ -204,7 +204,7 @@ func (r *run) confirm(o *outgoing, refusals []*topicv1.Refusal) {
 		for _, refusal := range refusals {
 			if o.extend != nil {
 				p := refusal.GetPositions()
-				eachPosition(p, func(at int64) { r.inbox.lose(place{p.GetPartition(), at}, ErrLeaseLost) })
+				eachPosition(p, func(at int64) { r.inbox.lose(messagePosition{p.GetPartition(), at}, ErrLeaseLost) })
 			}
 		}
 	})
@@ -303,7 +303,7 @@ func (s *session) end(ctx, own context.Context) error {
 	}
 	s.drain(own)
 	s.wake()
-	short, cancel := context.WithTimeout(own, beatTimeout)
+	short, cancel := context.WithTimeout(own, heartbeatTimeout)
 	defer cancel()
 	s.waitFor(short, s.inbox.isSettled)
 	if own.Err() != nil {

@@ -107,7 +107,7 @@ func Dial(cfg Config) (*Client, error) {
 // History returns up to where the server has shown its history to this client, over all calls; empty if
 // it was shown nothing. A program that saves positions, ids of messages or numbers of requests saves it
 // with them, and gives it to its next Client.
-func (c *Client) History() string { return c.shown.place().String() }
+func (c *Client) History() string { return c.shown.position().String() }
 
 // Topics is the generated client for making topics and giving rights in them.
 func (c *Client) Topics() topicv1connect.TopicServiceClient { return c.topics }

@@ -283,7 +283,7 @@ func repetitions(t *testing.T, f *fixture) {
 		first[number] = a.Base
 	}
 	_, end, err := f.Bounds(t.Context(), f.at)
-	if most := int64(3 * commitlog.ProducerWindow); err != nil || !f.follows(end, most) {
+	if limit := int64(3 * commitlog.ProducerWindow); err != nil || !f.follows(end, limit) {
 		t.Fatalf("the end is %d, %v", end, err)
 	}
 	for number, base := range first {

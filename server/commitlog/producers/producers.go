@@ -93,7 +93,7 @@ type entry struct {
 	slot byte
 }
 
-func (w *Window) place(number int64) (at int, found bool) {
+func (w *Window) index(number int64) (at int, found bool) {
 	return slices.BinarySearchFunc(w.byNumber, number, func(e entry, want int64) int {
 		return cmp.Compare(e.Number, want)
 	})
@@ -101,7 +101,7 @@ func (w *Window) place(number int64) (at int, found bool) {
 
 // Find returns what was published under a number.
 func (w *Window) Find(number int64) (p Published, found bool) {
-	at, found := w.place(number)
+	at, found := w.index(number)
 	if !found {
 		return p, false
 	}
@@ -111,7 +111,7 @@ func (w *Window) Find(number int64) (p Published, found bool) {
 // Add remembers a number that is new, in place of the lowest if there are enough. It returns
 // the slot, below Remembered, that holds it from now on.
 func (w *Window) Add(p Published) (slot byte, err error) {
-	at, _ := w.place(p.Number)
+	at, _ := w.index(p.Number)
 	slot = byte(len(w.byNumber))
 	if len(w.byNumber) == Remembered {
 		if at == 0 {
@@ -127,7 +127,7 @@ func (w *Window) Add(p Published) (slot byte, err error) {
 
 // Set replaces what is remembered of a number.
 func (w *Window) Set(p Published) {
-	if at, found := w.place(p.Number); found {
+	if at, found := w.index(p.Number); found {
 		w.byNumber[at].Published = p
 	}
 }
@@ -166,7 +166,7 @@ func (w *Window) Slots() byte { return byte(len(w.byNumber)) }
 
 // Load puts back what was stored in a slot.
 func (w *Window) Load(slot byte, p Published) {
-	at, _ := w.place(p.Number)
+	at, _ := w.index(p.Number)
 	w.byNumber = slices.Insert(w.byNumber, at, entry{p, slot})
 }
 

@@ -148,9 +148,9 @@ func (in *input) varint() int64 {
 }
 
 // uvarint reads a number up to a limit.
-func (in *input) uvarint(most uint64) uint64 {
+func (in *input) uvarint(limit uint64) uint64 {
 	v, n := binary.Uvarint(in.b)
-	if n <= 0 || v > most {
+	if n <= 0 || v > limit {
 		in.fail()
 		return 0
 	}

@@ -222,7 +222,7 @@ func (w *world) actCreateGroup() {
 			RequestID: request})
 		if err == nil {
 			w.answered(w.chat(r.ChatID))
-			w.tell(ctx, p, caller, r.ChatID)
+			w.answerCreation(ctx, p, caller, r.ChatID)
 		}
 		return err
 	})
@@ -238,14 +238,14 @@ func (w *world) actCreateDirect() {
 		r, err := p.chats.CreateDirect(ctx,
 			chat.CreateDirect{Caller: caller, Other: other, History: history, RequestID: request})
 		if err == nil {
-			w.tell(ctx, p, caller, r.ChatID)
+			w.answerCreation(ctx, p, caller, r.ChatID)
 		}
 		return err
 	})
 }
 
-// tell gives a device of the caller the answer to a creation.
-func (w *world) tell(ctx context.Context, p *process, user, chatID string) {
+// answerCreation gives a device of the caller the answer to a creation.
+func (w *world) answerCreation(ctx context.Context, p *process, user, chatID string) {
 	began, generation := w.moment, w.generation
 	ov, err := p.view.Overview(ctx, user, chatID)
 	if err != nil || (&stops{w: w, p: p}).Durable(ctx) != nil {

@@ -398,7 +398,7 @@ func (c *conn) pump() bool {
 		return false
 	}
 	w := c.w
-	most := 1 + w.choose.pick(6)
+	limit := 1 + w.choose.pick(6)
 	select {
 	case <-c.s.Ready(): // what nobody is woken for is lost
 		if w.bug.deaf && w.choose.chance(50) {
@@ -407,7 +407,7 @@ func (c *conn) pump() bool {
 	default:
 		return false
 	}
-	first, shared, last := c.s.Take(most)
+	first, shared, last := c.s.Take(limit)
 	if len(shared) == 0 && !last {
 		return false
 	}

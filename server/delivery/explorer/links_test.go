@@ -55,7 +55,7 @@ func (h linkHub) InvalidateAll() {
 	}
 }
 
-// senders are the processes that have something to tell, in a fixed order.
+// senders are the processes that have something to send, in a fixed order.
 func (s *spine) senders() []*process {
 	all := slices.Clone(s.w.processes)
 	for _, f := range s.fanouts {
@@ -79,11 +79,11 @@ func (s *spine) join(p *process) {
 		}
 	}
 	s.greet(p)
-	s.look(p)
+	s.discover(p)
 }
 
-// look has a process see who is listed: all who send.
-func (s *spine) look(p *process) {
+// discover gives a process the list of all processes that send.
+func (s *spine) discover(p *process) {
 	if s.w.bug.noList {
 		return
 	}
@@ -111,7 +111,7 @@ func (s *spine) hello(from, to *process) {
 			s.w.tracef("%s does not reach %s, and continues", from.name, to.name)
 		}
 		from.sender.Open(to.name)
-		s.look(to) // which it has been given the time for
+		s.discover(to) // which it has been given the time for
 		return
 	}
 	if err := to.receiver.Receive(from.sender.Open(to.name), s.linkNow); err != nil {
@@ -171,10 +171,10 @@ func (s *spine) receive(to *process, e linkseq.Envelope) {
 	}
 }
 
-// tell sends a delivery to the processes that have streams for it. Who that is,
+// notify sends a delivery to the processes that have streams for it. Who that is,
 // cannot be found out now and then: the live path leaves it to the fanout, which
 // has nobody to leave it to.
-func (s *spine) tell(from *process, d delivery.Delivery, repair bool) {
+func (s *spine) notify(from *process, d delivery.Delivery, repair bool) {
 	if s.unknown(from, repair) {
 		return
 	}
@@ -234,7 +234,7 @@ func (s *spine) round() {
 		if !s.w.bug.noTick {
 			p.receiver.Tick(s.linkNow)
 		}
-		s.look(p)
+		s.discover(p)
 	}
 	if s.onTheWay() {
 		return

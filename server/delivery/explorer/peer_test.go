@@ -61,7 +61,7 @@ func selfish(c *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {
 	return one(f)
 }
 
-// ofPeer is a mistake in the write that tells the other person of a direct chat.
+// ofPeer is a mistake in the write that notifies the other person of a direct chat.
 func ofPeer(change func(*store.Write)) func(*world, *store.Plan) {
 	return func(_ *world, p *store.Plan) {
 		i := slices.IndexFunc(p.Writes, func(wr store.Write) bool { return wr.Name == plan.CondPeer })

@@ -140,7 +140,7 @@ func (w *world) deliver(from, to *process, d delivery.Delivery) {
 	})
 }
 
-// receipt tells all hubs. Nothing repairs a receipt: one that is lost takes the
+// receipt notifies all hubs. Nothing repairs a receipt: one that is lost takes the
 // user's streams with it, which is what a link does that has a gap.
 func (p *process) receipt(row table.UserChat, head table.Head) {
 	if p.dead {

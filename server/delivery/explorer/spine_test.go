@@ -23,7 +23,7 @@ import (
 )
 
 // spine is the durable path of a world: outbox, relays, a log, fanout workers; and
-// the links by which processes tell each other (links_test.go). A world without
+// the links by which processes notify each other (links_test.go). A world without
 // one has a network that brings every commit to every hub in the end.
 type spine struct {
 	w        *world
@@ -46,7 +46,7 @@ type spine struct {
 	unmet    int  // first keepalives that do not come, in 1/1,000
 	share    int  // of acts that are acts of the spine, in 1/1,000
 	hidden   int  // routes that cannot be found, in 1/1,000
-	quiet    bool // nothing but the durable path tells hubs of commits
+	quiet    bool // nothing but the durable path notifies hubs of commits
 	acts     []func(*spine)
 	copied   *backup
 	restored int
@@ -277,7 +277,7 @@ func (s *spine) checkOrder(p *part, topic string, e event.Event) {
 	}
 }
 
-// fanout is a worker that tells hubs of what is in the log.
+// fanout is a worker that notifies hubs of what is in the log.
 type fanout struct {
 	p      *process
 	sender *linkseq.Sender
@@ -305,7 +305,7 @@ func (s *spine) assign(p *part, f *fanout) {
 	}
 }
 
-// poll takes the next records of a partition and tells the hubs; the commit comes
+// poll takes the next records of a partition and notifies the hubs; the commit comes
 // later. A worker that has lost the partition meanwhile cannot commit.
 func (s *spine) poll(p *part) bool {
 	w, f := s.w, p.owner
@@ -340,7 +340,7 @@ func (s *spine) poll(p *part) bool {
 				if w.bug.repair != nil {
 					w.bug.repair(&d)
 				}
-				s.tell(f.p, d, true)
+				s.notify(f.p, d, true)
 			}
 		}
 	}
@@ -390,21 +390,21 @@ func (s *spine) compare() {
 	if s.rows != 0 {
 		w.failf("%d rows stay in the outbox", s.rows)
 	}
-	type place struct {
+	type position struct {
 		chat    string
 		version int64
 	}
-	there := map[place]bool{}
+	there := map[position]bool{}
 	for _, k := range s.order {
 		for _, r := range s.parts[k].records {
 			if r.restored == s.restored {
-				there[place{r.event.GetChatId(), r.event.GetMetadata().GetVersion()}] = true
+				there[position{r.event.GetChatId(), r.event.GetMetadata().GetVersion()}] = true
 			}
 		}
 	}
 	for _, id := range w.chatIDs {
 		for v := s.base[id] + 1; v <= int64(len(w.chat(id).entries)); v++ {
-			if !there[place{id, v}] {
+			if !there[position{id, v}] {
 				w.failf("version %d of %s is not in the log", v, short(id))
 			}
 		}
@@ -424,7 +424,7 @@ func (s *spine) loseTail() {
 	}
 }
 
-// committed tells hubs and relays of a commit.
+// committed notifies hubs and relays of a commit.
 func (s *spine) committed(p *process, c chat.Commit) {
 	w := s.w
 	for _, h := range s.relays {
@@ -440,7 +440,7 @@ func (s *spine) committed(p *process, c chat.Commit) {
 	}
 	d := delivery.Of(c.Events)
 	p.hub.Deliver(d)
-	s.tell(p, d, false)
+	s.notify(p, d, false)
 }
 
 // usersOf are the users that a delivery is for: the members, and those that were.

@@ -202,9 +202,9 @@ const (
 // sleep is a wait between attempts of a plan: it only stops.
 func (s *stops) sleep(context.Context, time.Duration) error { return s.wait(longestSleep) }
 
-func (s *stops) wait(most time.Duration) error {
+func (s *stops) wait(limit time.Duration) error {
 	if t := s.w.current; t != nil {
-		t.until = s.w.now.Add(most)
+		t.until = s.w.now.Add(limit)
 		defer func() { t.until = time.Time{} }()
 	}
 	return s.stop()

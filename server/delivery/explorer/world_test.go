@@ -364,7 +364,7 @@ func (w *world) settle() {
 			d.start()
 		}
 	}
-	beat := w.now
+	heartbeatAt := w.now
 	for range maxSettle {
 		if w.failed != "" {
 			return
@@ -387,8 +387,8 @@ func (w *world) settle() {
 			return
 		}
 		w.now = next
-		if w.now.Sub(beat) >= 15*time.Second {
-			beat = w.now
+		if w.now.Sub(heartbeatAt) >= 15*time.Second {
+			heartbeatAt = w.now
 			w.heartbeats()
 		}
 	}

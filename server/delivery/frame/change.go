@@ -38,7 +38,7 @@ func (c *Change) Frame() *Frame {
 	return c.shared
 }
 
-// IndexOfAddition returns the place of the first change that makes a user a member,
+// IndexOfAddition returns the index of the first change that makes a user a member,
 // -1 without one.
 func IndexOfAddition(changes []*Change, user string) int {
 	for i, c := range changes {

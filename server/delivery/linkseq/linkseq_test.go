@@ -40,17 +40,17 @@ func TestGaps(t *testing.T) {
 		t.Helper()
 		return testkit.Value(s.Next("r", one(v), nil))(t)
 	}
-	beat := func(t *testing.T, s *Sender) Envelope { t.Helper(); return testkit.Value(s.Keepalive("r"))(t) }
+	keepalive := func(t *testing.T, s *Sender) Envelope { t.Helper(); return testkit.Value(s.Keepalive("r"))(t) }
 	for _, c := range []struct {
 		name  string
 		run   func(t *testing.T, s *Sender, got func(Envelope))
 		dirty int
 	}{
 		{"in order", func(t *testing.T, s *Sender, got func(Envelope)) {
-			got(beat(t, s))
+			got(keepalive(t, s))
 			for v := range int64(3) {
 				got(next(t, s, v))
-				got(beat(t, s))
+				got(keepalive(t, s))
 			}
 		}, 0},
 		{"first of all is the first", func(t *testing.T, s *Sender, got func(Envelope)) { got(next(t, s, 1)) }, 0},
@@ -67,13 +67,13 @@ func TestGaps(t *testing.T) {
 		{"the last is lost, the keepalive shows it once", func(t *testing.T, s *Sender, got func(Envelope)) {
 			got(next(t, s, 1))
 			next(t, s, 2)
-			got(beat(t, s))
-			got(beat(t, s))
+			got(keepalive(t, s))
+			got(keepalive(t, s))
 			got(next(t, s, 3))
 		}, 1},
 		{"a keepalive that comes late says nothing", func(t *testing.T, s *Sender, got func(Envelope)) {
 			got(next(t, s, 1))
-			late := beat(t, s)
+			late := keepalive(t, s)
 			got(next(t, s, 2))
 			got(late)
 			got(next(t, s, 3))
@@ -93,13 +93,13 @@ func TestGaps(t *testing.T) {
 		}, 1},
 		{"a skip before the first contact", func(t *testing.T, s *Sender, got func(Envelope)) {
 			s.BumpEpoch()
-			got(beat(t, s))
+			got(keepalive(t, s))
 			got(next(t, s, 1))
 		}, 1},
 		{"an envelope of the epoch before comes late", func(t *testing.T, s *Sender, got func(Envelope)) {
 			late := next(t, s, 1)
 			s.BumpEpoch()
-			got(beat(t, s))
+			got(keepalive(t, s))
 			got(late)
 			got(next(t, s, 2))
 		}, 1},
@@ -131,7 +131,7 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-func TestEverythingIsHandedOver(t *testing.T) {
+func TestEverythingIsDelivered(t *testing.T) {
 	s, r, h := pair(t)
 	s.Open("r")
 	a := testkit.Value(s.Next("r", one(1), nil))(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 )
 
-// Hub is where a Receiver hands over to; *delivery.Hub is one.
+// Hub is where a Receiver delivers to; *delivery.Hub is one.
 type Hub interface {
 	Deliver(d delivery.Delivery)
 	Receipt(user, chatID string, state *chatv1.MemberState)

@@ -85,7 +85,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// The thresholds of the ADR (K-161 to K-166, X-30), in records, seconds, letters a minute,
+// The thresholds of the ADR (K-161 to K-166, X-30), in records, seconds, dead letters a minute,
 // seconds, rebalances an hour and partitions.
 func TestThresholds(t *testing.T) {
 	want := map[string][2]float64{

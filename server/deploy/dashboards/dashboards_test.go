@@ -51,14 +51,14 @@ func check(t *testing.T, file string, panels int) {
 	}
 	metric := regexp.MustCompile(`\b(?:parley|chat|kafka|membership|direct)_[a-z0-9_]+`)
 	runbook := regexp.MustCompile(`[a-z-]+\.md`)
-	places := map[[2]int]bool{}
+	taken := map[[2]int]bool{}
 	for _, p := range d.Panels {
 		at := [2]int{p.GridPos.X, p.GridPos.Y}
-		if p.Title == "" || p.Type == "" || p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 || places[at] ||
+		if p.Title == "" || p.Type == "" || p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 || taken[at] ||
 			p.GridPos.W*p.GridPos.H == 0 {
 			t.Errorf("panel %d %q is incomplete, or in another's place", p.ID, p.Title)
 		}
-		places[at] = true
+		taken[at] = true
 		for _, r := range runbook.FindAllString(p.Description, -1) {
 			if _, err := os.Stat(filepath.Join("..", "runbooks", r)); err != nil {
 				t.Errorf("%s: %v", p.Title, err)

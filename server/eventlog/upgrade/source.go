@@ -173,7 +173,7 @@ func (r *run) lost(ctx context.Context, p kafka.Partition, since int64, damage s
 	switch {
 	case kind == 0 && !declared:
 		remedy = "nothing is published again: the topic is not in use"
-	case kind == kafka.Letters || kind == kafka.SearchLetters:
+	case kind == kafka.DeadLetterKind || kind == kafka.SearchDeadLetterKind:
 		remedy = "dead letters are in no other place; replay publishes events of the time again"
 	case v.Status != versions.Current:
 		remedy = "nothing is published again: all groups had read this topic when another took its place"
@@ -210,7 +210,7 @@ func (r *run) noticeAbsence(ctx context.Context) error {
 	for _, t := range kafka.Topics() {
 		v := r.Versions.Current(t.Name)
 		n := v.Partitions
-		if t.Kind == kafka.Searches || t.Kind == kafka.SearchLetters {
+		if t.Kind == kafka.Searches || t.Kind == kafka.SearchDeadLetterKind {
 			n = 1
 		}
 		for id := range n {
@@ -257,7 +257,7 @@ func (r *run) restore(ctx context.Context) error {
 }
 
 // read reads which events a partition of the old log has, for package restore: headers are all
-// that it looks at.
+// that it checks.
 func (r *run) read(_ context.Context, p kafka.Partition, each func(*kafka.Record)) error {
 	return r.old.Committed(p, 0, logdir.Reading{
 		Batch: func(list []logdir.Entry) error {

@@ -167,7 +167,7 @@ func (r *run) declare() error {
 		return nil // there never was a log, or nothing is left of it
 	}
 	for _, t := range r.Topics {
-		if t.Kind == kafka.Searches || t.Kind == kafka.SearchLetters {
+		if t.Kind == kafka.Searches || t.Kind == kafka.SearchDeadLetterKind {
 			t.Partitions = max(counts[t.Name], 1)
 		}
 		r.topics = append(r.topics, logdir.Topic{Name: t.Name, Partitions: t.Partitions})

@@ -111,18 +111,18 @@ func TestMembers(t *testing.T) {
 	testkit.Must(t, err)
 	testkit.Must(t, s.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: table.PendingKey(c.ChatID),
 		Item: table.Pending{Members: []string{"bob", "carol"}, CreatedBy: "alice", CreatedAt: 1}.Item()}}))
-	look := NewChats(s)
-	members, pending, err := look.Members(t.Context(), c.ChatID)
+	reader := NewChats(s)
+	members, pending, err := reader.Members(t.Context(), c.ChatID)
 	testkit.Must(t, err)
 	if len(members) != 2 || members[0].Role != table.Owner || members[1].UserID != "bob" ||
 		!slices.Equal(pending, []string{"carol"}) {
 		t.Errorf("%+v, %v", members, pending)
 	}
-	if _, _, err := look.Members(t.Context(), "chat_x"); !errors.Is(err, ErrNoChat) {
+	if _, _, err := reader.Members(t.Context(), "chat_x"); !errors.Is(err, ErrNoChat) {
 		t.Error(err)
 	}
 	for _, n := range []int{0, 201} {
-		if _, err := look.Messages(t.Context(), c.ChatID, 0, n); !errors.Is(err, ErrInvalid) {
+		if _, err := reader.Messages(t.Context(), c.ChatID, 0, n); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%d messages: %v", n, err)
 		}
 	}

@@ -68,10 +68,10 @@ func (s *keySet) find(ctx context.Context, kid, algorithm string) (crypto.Public
 	if kid == "" {
 		return nil, ErrInvalid
 	}
-	key, known, age := s.look(kid)
+	key, known, age := s.cached(kid)
 	if !known || age > fresh {
 		s.refresh(ctx)
-		key, known, age = s.look(kid)
+		key, known, age = s.cached(kid)
 	}
 	switch {
 	case age > stale:
@@ -82,8 +82,8 @@ func (s *keySet) find(ctx context.Context, kid, algorithm string) (crypto.Public
 	return key.key, nil
 }
 
-// look returns a key, and how old the keys are.
-func (s *keySet) look(kid string) (key publicKey, known bool, age time.Duration) {
+// cached returns a key, and how old the keys are.
+func (s *keySet) cached(kid string) (key publicKey, known bool, age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key, known = s.keys[kid]

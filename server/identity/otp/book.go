@@ -59,11 +59,11 @@ func (b book) tooOften(now time.Time) time.Duration {
 }
 
 // over returns how long it takes until no more than a number of times are within a day.
-func over(times []int64, most int, now time.Time) time.Duration {
-	if times = people.Since(times, now, day); len(times) <= most {
+func over(times []int64, limit int, now time.Time) time.Duration {
+	if times = people.Since(times, now, day); len(times) <= limit {
 		return 0
 	}
-	return time.UnixMilli(times[len(times)-most-1]).Add(day).Sub(now)
+	return time.UnixMilli(times[len(times)-limit-1]).Add(day).Sub(now)
 }
 
 // tooOften returns how long those whose codes and attempts stand in a row must wait for another

@@ -55,8 +55,8 @@ func ForOperators(st store.Store, clock func() time.Time, key *auth.Key, log *sl
 
 var errNoSessions = errors.New("parts: a process of operators begins no sessions")
 
-// told makes an error that is one of a list the one beside it.
-func told(err error, pairs ...error) error {
+// translateError returns the second error of the pair whose first one err is, or err.
+func translateError(err error, pairs ...error) error {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if errors.Is(err, pairs[i]) {
 			return pairs[i+1]
@@ -69,15 +69,15 @@ type usersOf struct{ *people.Service }
 
 func (u usersOf) Status(ctx context.Context, user string) (admin.Status, error) {
 	s, err := u.Service.Status(ctx, user)
-	return admin.Status(s), told(err, people.ErrUnknown, admin.ErrNoUser)
+	return admin.Status(s), translateError(err, people.ErrUnknown, admin.ErrNoUser)
 }
 
 func (u usersOf) Suspend(ctx context.Context, user string) error {
-	return told(u.Service.Suspend(ctx, user), people.ErrUnknown, admin.ErrNoUser)
+	return translateError(u.Service.Suspend(ctx, user), people.ErrUnknown, admin.ErrNoUser)
 }
 
 func (u usersOf) Restore(ctx context.Context, user string) error {
-	return told(u.Service.Restore(ctx, user), people.ErrUnknown, admin.ErrNoUser)
+	return translateError(u.Service.Restore(ctx, user), people.ErrUnknown, admin.ErrNoUser)
 }
 
 type sessionsOf struct{ *session.Service }
@@ -92,7 +92,7 @@ func (s sessionsOf) List(ctx context.Context, user string) (list []admin.Session
 }
 
 func (s sessionsOf) Revoke(ctx context.Context, user, id string) error {
-	return told(s.End(ctx, user, id, session.Operator), session.ErrNotFound, admin.ErrNoSession)
+	return translateError(s.End(ctx, user, id, session.Operator), session.ErrNotFound, admin.ErrNoSession)
 }
 
 func (s sessionsOf) EndEverything(ctx context.Context, user string) error {
@@ -106,7 +106,7 @@ func accountError(err error, missing error) error {
 	if errors.Is(err, service.ErrInvalid) {
 		return fmt.Errorf("%w: %s", admin.ErrInvalid, strings.TrimPrefix(err.Error(), service.ErrInvalid.Error()+": "))
 	}
-	return told(err, service.ErrNotFound, missing, service.ErrExists, admin.ErrExists, service.ErrDisabled,
+	return translateError(err, service.ErrNotFound, missing, service.ErrExists, admin.ErrExists, service.ErrDisabled,
 		admin.ErrDisabled, service.ErrTooMany, admin.ErrTooMany)
 }
 

@@ -76,13 +76,13 @@ func barring(user, other string, pair store.Item, blocks bool) []store.Write {
 }
 
 // room refuses another row of a query that has as many as there may be.
-func (s *Service) room(ctx context.Context, q store.Query, most int, full error) error {
+func (s *Service) room(ctx context.Context, q store.Query, limit int, full error) error {
 	n := 0
 	for _, err := range s.query(ctx, q) {
 		if err != nil {
 			return err
 		}
-		if n++; n >= most {
+		if n++; n >= limit {
 			return full
 		}
 	}

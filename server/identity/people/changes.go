@@ -15,37 +15,37 @@ import (
 // number of chats, and no process misses one because a message between processes was lost.
 //
 // A user who changes a profile again and again causes no more work than one change each
-// tellEvery: the rows of a slot are one, and a newer version waits until that long after the
+// announceEvery: the rows of a slot are one, and a newer version waits until that long after the
 // announcement of the one before. A later read finds it again.
 const (
-	lookEvery = time.Second
-	tellEvery = rows.ChangeSlot
-	// tail is how far back a process looks each time, so that it finds what had to wait.
-	tail = 2 * tellEvery
-	// overlap is how far back it looks now and then: clocks differ, and a change is found
+	pollEvery     = time.Second
+	announceEvery = rows.ChangeSlot
+	// tail is how far back a process reads each time, so that it finds what had to wait.
+	tail = 2 * announceEvery
+	// overlap is how far back it reads now and then: clocks differ, and a change is found
 	// only once it is committed.
 	overlap = 40 * time.Second
-	// overlapEvery is the number of looks of which one goes back so far.
+	// overlapEvery is the number of polls of which one goes back so far.
 	overlapEvery = 10
 	// changesKept is how long a change can be found.
 	changesKept = time.Hour
-	// maxTold bounds what a process remembers; whom it forgets it may tell twice.
-	maxTold = 1 << 16
+	// maxAnnounced bounds the announcements that a process remembers; it may repeat one that it forgot.
+	maxAnnounced = 1 << 16
 )
 
-// told is the last version of a profile that streams were notified of, and when they were, or
+// announcement is the last version of a profile that streams were notified of, and when they were, or
 // when that failed, in unix ms.
-type told struct{ version, at int64 }
+type announcement struct{ version, at int64 }
 
 func changeOf(p Profile) rows.Change {
 	return rows.Change{UserID: p.UserID, Version: p.Version, At: p.UpdatedAt,
 		ExpiresAt: seconds(p.UpdatedAt, changesKept)}
 }
 
-// tell tells the streams of this process of a change, once. Changes that fail, or come too
-// soon, are found again.
-func (s *Service) tell(ctx context.Context, c rows.Change) {
-	before, ok := s.untold(c)
+// announce notifies the streams of this process of a change, once. A later poll finds changes that
+// fail or come too soon.
+func (s *Service) announce(ctx context.Context, c rows.Change) {
+	before, ok := s.shouldAnnounce(c)
 	if !ok {
 		return
 	}
@@ -53,24 +53,24 @@ func (s *Service) tell(ctx context.Context, c rows.Change) {
 	if err != nil {
 		s.cfg.Failed("announce a profile", err)
 		s.mu.Lock()
-		s.told[c.UserID] = told{before, s.now()}
+		s.announced[c.UserID] = announcement{before, s.now()}
 		s.mu.Unlock()
 		return
 	}
 	s.cfg.Hub.ProfileChanged(c.UserID, c.Version, chats)
 }
 
-// untold reports whether streams are to be notified of a version now, and records it.
+// shouldAnnounce reports whether streams are to be notified of a version now, and records it.
 // before is the version that they were notified of before.
-func (s *Service) untold(c rows.Change) (before int64, ok bool) {
+func (s *Service) shouldAnnounce(c rows.Change) (before int64, ok bool) {
 	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last := s.told[c.UserID]
-	if c.Version <= last.version || now >= last.at && now < last.at+tellEvery.Milliseconds() {
+	last := s.announced[c.UserID]
+	if c.Version <= last.version || now >= last.at && now < last.at+announceEvery.Milliseconds() {
 		return 0, false
 	}
-	bounded.Put(s.told, c.UserID, told{c.Version, now}, maxTold)
+	bounded.Put(s.announced, c.UserID, announcement{c.Version, now}, maxAnnounced)
 	return last.version, true
 }
 
@@ -87,23 +87,23 @@ func (s *Service) chatsOf(ctx context.Context, user string) (ids []string, err e
 	return ids, nil
 }
 
-// Look tells the streams of this process of changes that were committed since a time, in
-// unix ms, by any process.
-func (s *Service) Look(ctx context.Context, since int64) error {
+// PollChanges notifies the streams of this process of changes that any process has committed since
+// a time, in unix ms.
+func (s *Service) PollChanges(ctx context.Context, since int64) error {
 	for shard := range rows.ChangeShards {
 		for row, err := range s.query(ctx, rows.Changes(shard, since)) {
 			if err != nil {
 				return err
 			}
-			s.tell(ctx, rows.ChangeFrom(row))
+			s.announce(ctx, rows.ChangeFrom(row))
 		}
 	}
 	return nil
 }
 
-// Follow tells streams of changes until ctx ends.
+// Follow notifies streams of changes until ctx ends.
 func (s *Service) Follow(ctx context.Context) error {
-	ticker := time.NewTicker(lookEvery)
+	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for n := 0; ; n++ {
 		select {
@@ -115,8 +115,8 @@ func (s *Service) Follow(ctx context.Context) error {
 		if n%overlapEvery == 0 {
 			back = overlap
 		}
-		if err := s.Look(ctx, s.now()-back.Milliseconds()); err != nil && ctx.Err() == nil {
-			s.cfg.Failed("look for changes of profiles", err)
+		if err := s.PollChanges(ctx, s.now()-back.Milliseconds()); err != nil && ctx.Err() == nil {
+			s.cfg.Failed("poll the changes of profiles", err)
 		}
 	}
 }

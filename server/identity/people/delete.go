@@ -91,7 +91,7 @@ func (s *Service) Delete(ctx context.Context, user, confirm string) error {
 	if err != nil {
 		return err
 	}
-	s.tell(ctx, changeOf(after))
+	s.announce(ctx, changeOf(after))
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -99,8 +99,8 @@ func (s *Service) Delete(ctx context.Context, user, confirm string) error {
 	return nil
 }
 
-// Carry carries deletions out until ctx ends.
-func (s *Service) Carry(ctx context.Context) error {
+// ProcessDeletions carries deletions out until ctx ends.
+func (s *Service) ProcessDeletions(ctx context.Context) error {
 	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()
 	for {

@@ -46,21 +46,21 @@ const (
 	partChats
 )
 
-// place is where an export is: after the entry of a part, and in a chat after a message.
-type place struct {
+// exportCursor is where an export is: after the entry of a part, and in a chat after a message.
+type exportCursor struct {
 	part     int
 	entry    string
 	sequence int64
 }
 
-func (p place) cursor() string {
+func (p exportCursor) cursor() string {
 	return strconv.Itoa(p.part) + "/" + strconv.FormatInt(p.sequence, 10) + "/" + p.entry
 }
 
-// placeOf reads a cursor; an empty one is before everything.
-func placeOf(cursor string) (p place, err error) {
+// slotKeyOf reads a cursor; an empty one is before everything.
+func exportCursorOf(cursor string) (p exportCursor, err error) {
 	if cursor == "" {
-		return place{}, nil
+		return exportCursor{}, nil
 	}
 	parts := strings.SplitN(cursor, "/", 3)
 	if len(parts) != 3 || len(parts[2]) > table.MaxUserID*4 {
@@ -80,7 +80,7 @@ func placeOf(cursor string) (p place, err error) {
 type export struct {
 	*Service
 	user     string
-	from     place
+	from     exportCursor
 	send     func(Record) error
 	messages int64
 }
@@ -89,7 +89,7 @@ type export struct {
 // that the user left are in it with the messages that the user sent there, as long as they
 // are remembered. Errors: ErrBusy, ErrCursor, ErrUnknown, those of send and of the store.
 func (s *Service) Export(ctx context.Context, user, cursor string, send func(Record) error) error {
-	from, err := placeOf(cursor)
+	from, err := exportCursorOf(cursor)
 	if err != nil {
 		return err
 	}
@@ -111,11 +111,11 @@ func (s *Service) Export(ctx context.Context, user, cursor string, send func(Rec
 			return err
 		}
 	}
-	return send(Record{Cursor: place{part: partChats, entry: "~"}.cursor(), End: &End{e.messages}})
+	return send(Record{Cursor: exportCursor{part: partChats, entry: "~"}.cursor(), End: &End{e.messages}})
 }
 
-// emit sends a record of a place, unless the caller has it.
-func (e *export) emit(at place, r Record) error {
+// emit sends a record of a position, unless the caller has it.
+func (e *export) emit(at exportCursor, r Record) error {
 	if at.part < e.from.part || at.part == e.from.part && at.entry <= e.from.entry {
 		return nil
 	}
@@ -132,10 +132,10 @@ func (e *export) own(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := e.emit(place{part: partProfile, entry: "-"}, Record{Profile: &p}); err != nil {
+	if err := e.emit(exportCursor{part: partProfile, entry: "-"}, Record{Profile: &p}); err != nil {
 		return err
 	}
-	return e.emit(place{part: partSettings, entry: "-"}, Record{Settings: &settings})
+	return e.emit(exportCursor{part: partSettings, entry: "-"}, Record{Settings: &settings})
 }
 
 func (e *export) identifiers(ctx context.Context) error {
@@ -147,7 +147,7 @@ func (e *export) identifiers(ctx context.Context) error {
 		return err
 	}
 	for _, id := range slices.Sorted(slices.Values(list)) {
-		if err := e.emit(place{part: partIdentifiers, entry: id}, Record{Identifier: id}); err != nil {
+		if err := e.emit(exportCursor{part: partIdentifiers, entry: id}, Record{Identifier: id}); err != nil {
 			return err
 		}
 	}
@@ -163,7 +163,7 @@ func (e *export) lists(ctx context.Context) error {
 			return err
 		}
 		b := rows.BlockFrom(row)
-		if err := e.emit(place{part: partBlocked, entry: b.Other}, Record{Blocked: &b}); err != nil {
+		if err := e.emit(exportCursor{part: partBlocked, entry: b.Other}, Record{Blocked: &b}); err != nil {
 			return err
 		}
 	}
@@ -172,7 +172,7 @@ func (e *export) lists(ctx context.Context) error {
 		return err
 	}
 	for _, i := range list {
-		if err := e.emit(place{part: partInvitations, entry: i.ChatID}, Record{Invitation: &i}); err != nil {
+		if err := e.emit(exportCursor{part: partInvitations, entry: i.ChatID}, Record{Invitation: &i}); err != nil {
 			return err
 		}
 	}
@@ -213,7 +213,7 @@ func (e *export) chats(ctx context.Context) error {
 }
 
 func (e *export) chat(ctx context.Context, own table.UserChat) error {
-	at := place{part: partChats, entry: own.ChatID}
+	at := exportCursor{part: partChats, entry: own.ChatID}
 	if !own.Left() {
 		it, err := e.commits.Get(ctx, table.ChatKey(own.ChatID))
 		if err == nil {

@@ -27,36 +27,36 @@ func changesAreJoined(w *world) {
 	ctx := w.Context()
 	testkit.Value(w.group("bob", "ann"))(w)
 	other := w.service()
-	look := func() {
+	poll := func() {
 		w.Helper()
 		for _, s := range []*people.Service{w.people, other} {
-			testkit.Must(w, s.Look(ctx, w.clock().Add(-10*time.Second).UnixMilli()))
+			testkit.Must(w, s.PollChanges(ctx, w.clock().Add(-10*time.Second).UnixMilli()))
 		}
 	}
 	var last people.Profile
 	for i := range 60 { // twelve seconds
 		last = testkit.Value(w.people.Update(ctx, "ann", name(fmt.Sprint("A", i))))(w)
 		if w.pass(200 * time.Millisecond); i%5 == 0 {
-			look()
+			poll()
 		}
 	}
-	if n := len(w.told); n < 4 || n > 6 {
+	if n := len(w.notified); n < 4 || n > 6 {
 		w.Errorf("two processes tell %d times in twelve seconds", n)
 	}
 	for range 5 {
 		w.pass(time.Second)
-		look()
+		poll()
 	}
-	told := w.told[len(w.told)-2:]
-	if told[0].version != last.Version || told[1].version != last.Version {
-		w.Errorf("in the end streams are notified of %+v, not of version %d", told, last.Version)
+	newest := w.notified[len(w.notified)-2:]
+	if newest[0].version != last.Version || newest[1].version != last.Version {
+		w.Errorf("in the end streams are notified of %+v, not of version %d", newest, last.Version)
 	}
-	before := len(w.told)
+	before := len(w.notified)
 	for range 10 {
 		w.pass(time.Second)
-		look()
+		poll()
 	}
-	testkit.Equal(w, "notified without a change", len(w.told)-before, 0)
+	testkit.Equal(w, "notified without a change", len(w.notified)-before, 0)
 }
 
 // What changes of one profile cost a process does not grow with their number.
@@ -76,17 +76,17 @@ func TestCostOfChanges(t *testing.T) {
 		t.Errorf("300 changes: %d rows are read", c.n)
 	}
 	other := w.service()
-	c.n, w.told = 0, nil
+	c.n, w.notified = 0, nil
 	for range 10 {
-		testkit.Must(t, other.Look(ctx, w.clock().UnixMilli()-40_000))
+		testkit.Must(t, other.PollChanges(ctx, w.clock().UnixMilli()-40_000))
 	}
-	if c.n > 150 || len(w.told) != 1 {
-		t.Errorf("another process: %d rows are read, streams are notified %d times", c.n, len(w.told))
+	if c.n > 150 || len(w.notified) != 1 {
+		t.Errorf("another process: %d rows are read, streams are notified %d times", c.n, len(w.notified))
 	}
 }
 
 // What could not be announced is found again, and not at once.
-func TestTellingFails(t *testing.T) {
+func TestAnnouncementFails(t *testing.T) {
 	w := memory(t)
 	ctx := w.Context()
 	testkit.Value(w.group("bob", "ann"))(t)
@@ -97,15 +97,15 @@ func TestTellingFails(t *testing.T) {
 	testkit.Value(w.people.Update(ctx, "ann", name("Ann")))(t)
 	for range 3 {
 		w.pass(time.Second)
-		testkit.Must(t, w.people.Look(ctx, w.clock().UnixMilli()-10_000))
+		testkit.Must(t, w.people.PollChanges(ctx, w.clock().UnixMilli()-10_000))
 	}
-	if failed != 1 || len(w.told) != 0 {
-		t.Errorf("%d failures, notified of %v", failed, w.told)
+	if failed != 1 || len(w.notified) != 0 {
+		t.Errorf("%d failures, notified of %v", failed, w.notified)
 	}
 	bad.well = true
 	w.pass(2 * time.Second)
-	testkit.Must(t, w.people.Look(ctx, w.clock().UnixMilli()-10_000))
-	testkit.Equal(t, "notified", fmt.Sprint(w.told), "[{ann 1 1}]")
+	testkit.Must(t, w.people.PollChanges(ctx, w.clock().UnixMilli()-10_000))
+	testkit.Equal(t, "notified", fmt.Sprint(w.notified), "[{ann 1 1}]")
 }
 
 // failing is a store that reads no lists of chats.

@@ -45,17 +45,17 @@ var epoch = time.UnixMilli(1_767_225_600_000)
 // world is a store with chats and people on it.
 type world struct {
 	*testing.T
-	mu     sync.Mutex
-	now    time.Time
-	spy    *spy
-	chats  *chat.Service
-	people *people.Service
-	told   []told // by the service, in order
-	found  identifiers
+	mu       sync.Mutex
+	now      time.Time
+	spy      *spy
+	chats    *chat.Service
+	people   *people.Service
+	notified []notification // by the service, in order
+	found    identifiers
 }
 
-// told is what streams were notified of.
-type told struct {
+// notification is what streams were notified of.
+type notification struct {
 	user    string
 	version int64
 	chats   int
@@ -76,7 +76,7 @@ func (w *world) pass(d time.Duration) {
 
 // ProfileChanged implements people.Hub.
 func (w *world) ProfileChanged(user string, version int64, chats []string) {
-	w.told = append(w.told, told{user, version, len(chats)})
+	w.notified = append(w.notified, notification{user, version, len(chats)})
 }
 
 func noSleep(ctx context.Context, _ time.Duration) error { return ctx.Err() }

@@ -65,19 +65,19 @@ func tooMany(open []rows.Invitation, by string) (gone []rows.Invitation) {
 	slices.SortFunc(open, func(a, b rows.Invitation) int { return cmp.Compare(a.At, b.At) })
 	for len(gone) < maxDropped {
 		count := map[string]int{by: 1}
-		most := by
+		limit := by
 		for _, i := range open {
-			if count[i.By]++; count[i.By] > count[most] {
-				most = i.By
+			if count[i.By]++; count[i.By] > count[limit] {
+				limit = i.By
 			}
 		}
 		switch {
 		case count[by] > MaxInvitedBy:
-			most = by
+			limit = by
 		case len(open) < MaxInvitations:
 			return gone
 		}
-		oldest := slices.IndexFunc(open, func(i rows.Invitation) bool { return i.By == most })
+		oldest := slices.IndexFunc(open, func(i rows.Invitation) bool { return i.By == limit })
 		if oldest < 0 { // everybody has one: the oldest of all
 			oldest = 0
 		}

@@ -18,7 +18,7 @@
 //
 // # Concurrency
 //
-// A Service is safe for concurrent use; Follow and Carry run once each. No mutex is held
+// A Service is safe for concurrent use; Follow and ProcessDeletions run once each. No mutex is held
 // across a call of the store or a hook.
 package people
 
@@ -81,9 +81,9 @@ type Identifiers interface {
 	OfUser(ctx context.Context, user string) ([]string, error)
 }
 
-// Hub tells open streams of this process; *delivery.Hub is one.
+// Hub notifies open streams of this process; *delivery.Hub is one.
 type Hub interface {
-	// ProfileChanged tells the streams of members of some chats. It does not wait.
+	// ProfileChanged notifies the streams of members of some chats. It does not wait.
 	ProfileChanged(user string, version int64, chats []string)
 }
 
@@ -116,8 +116,8 @@ type Service struct {
 	failing atomic.Int64  // deletions that failed when they were tried last, as of the last sweep
 
 	mu        sync.Mutex
-	exporting map[string]bool // users
-	told      map[string]told // users of whose changes streams were notified here
+	exporting map[string]bool         // users
+	announced map[string]announcement // users of whose changes streams were notified here
 }
 
 // New makes a Service.
@@ -134,7 +134,7 @@ func New(cfg Config) *Service {
 	return &Service{cfg: cfg, id: cfg.NewID("people_"),
 		commits:   commit.New(commit.Config{Store: cfg.Store, Clock: cfg.Clock, Sleep: cfg.Sleep}),
 		wake:      make(chan struct{}, 1),
-		exporting: map[string]bool{}, told: map[string]told{}}
+		exporting: map[string]bool{}, announced: map[string]announcement{}}
 }
 
 func (s *Service) now() int64 { return s.cfg.Clock().UnixMilli() }

@@ -109,7 +109,7 @@ func (s *Service) change(
 	if err != nil {
 		return Profile{}, err
 	}
-	s.tell(ctx, changeOf(next))
+	s.announce(ctx, changeOf(next))
 	return next, nil
 }
 

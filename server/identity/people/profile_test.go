@@ -229,28 +229,28 @@ func TestFindByIdentifier(t *testing.T) {
 }
 
 // Streams are notified of a change once, in each process, and nothing is written for a chat.
-func TestChangesAreTold(t *testing.T) {
+func TestChangesAreAnnounced(t *testing.T) {
 	engines(t, func(w *world) {
 		ctx := w.Context()
 		for range 5 {
 			testkit.Value(w.group("ann", "bob"))(t)
 		}
 		_, plans := w.spy.count(func() { testkit.Value(w.people.Update(ctx, "ann", name("Ann")))(t) })
-		if len(w.told) != 1 || w.told[0] != (told{"ann", 1, 5}) || plans != 1 {
-			t.Fatalf("%+v with %d plans", w.told, plans)
+		if len(w.notified) != 1 || w.notified[0] != (notification{"ann", 1, 5}) || plans != 1 {
+			t.Fatalf("%+v with %d plans", w.notified, plans)
 		}
 		testkit.Value(w.people.Update(ctx, "ann", name("Ann")))(t) // nothing changes
-		if len(w.told) != 1 {
-			t.Errorf("%+v", w.told)
+		if len(w.notified) != 1 {
+			t.Errorf("%+v", w.notified)
 		}
 		other := w.service()
 		since := w.clock().Add(-time.Second).UnixMilli()
 		for range 3 {
-			testkit.Must(t, other.Look(ctx, since))
-			testkit.Must(t, w.people.Look(ctx, since))
+			testkit.Must(t, other.PollChanges(ctx, since))
+			testkit.Must(t, w.people.PollChanges(ctx, since))
 		}
-		if len(w.told) != 2 || w.told[1] != w.told[0] {
-			t.Errorf("%+v", w.told)
+		if len(w.notified) != 2 || w.notified[1] != w.notified[0] {
+			t.Errorf("%+v", w.notified)
 		}
 	})
 }

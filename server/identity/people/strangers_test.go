@@ -39,7 +39,7 @@ func TestStrangersShareNothing(t *testing.T) {
 	})
 }
 
-// Of a direct chat so many messages are looked at, the last ones.
+// Of a direct chat so many messages are checked, the last ones.
 func TestSharingIsBounded(t *testing.T) {
 	w := memory(t)
 	w.whoAdds("ann", rows.SharedChat)

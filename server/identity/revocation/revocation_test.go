@@ -26,10 +26,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // process is a server with a clock that is off.
 type process struct {
 	*Service
-	gate  *auth.Gate
-	clock func() time.Time
-	lost  atomic.Int64
-	told  atomic.Int64 // revocations
+	gate     *auth.Gate
+	clock    func() time.Time
+	lost     atomic.Int64
+	notified atomic.Int64 // revocations
 }
 
 func newProcess(t testing.TB, key *auth.Key, st store.Store, shared bool, off time.Duration) *process {
@@ -39,7 +39,7 @@ func newProcess(t testing.TB, key *auth.Key, st store.Store, shared bool, off ti
 	p.Service, err = New(Config{Store: st, Clock: p.clock, Shared: shared, Logger: slog.New(slog.DiscardHandler),
 		Lost: func() { p.lost.Add(1) },
 		Apply: func(r auth.Revocation) {
-			p.told.Add(1)
+			p.notified.Add(1)
 			p.gate.Apply(r)
 		}})
 	if err != nil {
@@ -137,7 +137,7 @@ func TestRevokedEverywhere(t *testing.T) { // S-13, S-14
 			if !p.gate.Refuses(auth.Principal{SessionID: "ses_57"}) {
 				t.Error("somebody has forgotten, or does not know")
 			}
-			if n := p.told.Load(); n > 2*60 { // perhaps one's own once more
+			if n := p.notified.Load(); n > 2*60 { // perhaps one's own once more
 				t.Errorf("60 revocations were applied %d times", n)
 			}
 		}

@@ -176,15 +176,15 @@ func (s *Service) ends(row people.Session, reason string, spare bool) (people.En
 
 // finish has the access tokens of an ended session refused, and forgets it then.
 func (s *Service) finish(ctx context.Context, e people.EndedSession) error {
-	told := e.Until != 0
-	if told {
+	needsRevocation := e.Until != 0
+	if needsRevocation {
 		if err := s.cfg.Revoker.RevokeSession(ctx, e.SessionID, time.UnixMilli(e.Until)); err != nil {
 			return err
 		}
 	}
 	s.cfg.Record(ctx, securitylog.Event{Kind: securitylog.SessionEnded, User: e.UserID, Session: e.SessionID,
 		Reason: e.Reason})
-	if !told {
+	if !needsRevocation {
 		return nil
 	}
 	return s.store.Repeat(ctx, store.Write{Op: store.OpDelete, Key: people.EndedSessionKey(e.SessionID)})

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	lookAgain   = time.Second        // after which a handshake looks whether files have changed
+	checkEvery  = time.Second        // after which a handshake checks whether files have changed
 	expiresSoon = 7 * 24 * time.Hour // before the end of a certificate, about which the log warns
 )
 
@@ -32,7 +32,7 @@ type Certificate struct {
 	mu      sync.Mutex
 	current *tls.Certificate
 	files   [2]os.FileInfo // of current
-	looked  time.Time
+	checked time.Time
 }
 
 // Open reads a certificate and its key. Without a log nothing is said of what is wrong with the
@@ -41,7 +41,7 @@ func Open(cert, key string, clock func() time.Time, log *slog.Logger) (*Certific
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	c := &Certificate{cert: cert, key: key, clock: clock, log: log, looked: clock()}
+	c := &Certificate{cert: cert, key: key, clock: clock, log: log, checked: clock()}
 	if _, err := c.load(); err != nil {
 		return nil, err
 	}
@@ -92,10 +92,10 @@ func (c *Certificate) get() *tls.Certificate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.clock()
-	if now.Sub(c.looked).Abs() < lookAgain {
+	if now.Sub(c.checked).Abs() < checkEvery {
 		return c.current
 	}
-	c.looked = now
+	c.checked = now
 	switch changed, err := c.load(); {
 	case err != nil:
 		c.log.Warn("a certificate cannot be read again; the one before stays", "error", err)

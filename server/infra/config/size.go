@@ -13,14 +13,14 @@ const maxSize = 100_000
 // bytes.
 func ParseSize(value string) (uint64, error) {
 	digits, ok := strings.CutSuffix(value, "GB")
-	unit, most := uint64(1<<30), uint64(maxSize)
+	unit, limit := uint64(1<<30), uint64(maxSize)
 	if !ok {
 		if digits, ok = strings.CutSuffix(value, "MB"); ok {
-			unit, most = 1<<20, maxSize<<10
+			unit, limit = 1<<20, maxSize<<10
 		}
 	}
 	n, err := strconv.ParseUint(digits, 10, 64)
-	if !ok || err != nil || n == 0 || n > most {
+	if !ok || err != nil || n == 0 || n > limit {
 		return 0, fmt.Errorf("a size such as 500MB or 4GB up to %dGB, not %.40q", maxSize, value)
 	}
 	return n * unit, nil

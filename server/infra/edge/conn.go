@@ -48,16 +48,16 @@ type Conn struct {
 
 	// Guarded by the guard's lock.
 	within  *list.List
-	place   *list.Element
+	slot    *list.Element
 	removed bool
 }
 
-func (c *Conn) enter(l *list.List) { c.within, c.place = l, l.PushBack(c) }
+func (c *Conn) enter(l *list.List) { c.within, c.slot = l, l.PushBack(c) }
 
 func (c *Conn) leave() {
 	if c.within != nil {
-		c.within.Remove(c.place)
-		c.within, c.place = nil, nil
+		c.within.Remove(c.slot)
+		c.within, c.slot = nil, nil
 	}
 }
 

@@ -42,7 +42,7 @@ func NewServer(handler http.Handler, log slog.Handler) *Server {
 // Serve implements lifecycle.HTTPServer.
 func (s *Server) Serve(l net.Listener) error {
 	s.framed.State = s.ConnState
-	plain := &handed{Listener: l, conns: make(chan net.Conn), failed: make(chan error, 1), done: make(chan struct{})}
+	plain := &chanListener{Listener: l, conns: make(chan net.Conn), failed: make(chan error, 1), done: make(chan struct{})}
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -56,8 +56,8 @@ func (s *Server) Serve(l net.Listener) error {
 	return s.Server.Serve(plain)
 }
 
-// greet has a connection of HTTP/2 served, and hands over others.
-func (s *Server) greet(c net.Conn, plain *handed) {
+// greet has a connection of HTTP/2 served, and passes others on.
+func (s *Server) greet(c net.Conn, plain *chanListener) {
 	b := make([]byte, 0, len(h2.Preface))
 	_ = c.SetReadDeadline(time.Now().Add(headerTime))
 	for len(b) < len(h2.Preface) {
@@ -74,7 +74,7 @@ func (s *Server) greet(c net.Conn, plain *handed) {
 	}
 	_ = c.SetReadDeadline(time.Time{})
 	if string(b) != h2.Preface {
-		plain.hand(&replayed{Conn: c, first: b})
+		plain.pass(&replayed{Conn: c, first: b})
 		return
 	}
 	ctx := context.WithValue(context.Background(), http.ServerContextKey, s.Server)
@@ -114,8 +114,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// handed is a listener of connections that were accepted elsewhere.
-type handed struct {
+// chanListener is a listener of connections that were accepted elsewhere.
+type chanListener struct {
 	net.Listener
 	conns  chan net.Conn
 	failed chan error
@@ -123,7 +123,7 @@ type handed struct {
 	done   chan struct{}
 }
 
-func (h *handed) hand(c net.Conn) {
+func (h *chanListener) pass(c net.Conn) {
 	select {
 	case h.conns <- c:
 	case <-h.done:
@@ -132,7 +132,7 @@ func (h *handed) hand(c net.Conn) {
 }
 
 // Accept implements net.Listener.
-func (h *handed) Accept() (net.Conn, error) {
+func (h *chanListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-h.conns:
 		return c, nil
@@ -142,7 +142,7 @@ func (h *handed) Accept() (net.Conn, error) {
 }
 
 // Close implements net.Listener.
-func (h *handed) Close() error {
+func (h *chanListener) Close() error {
 	h.once.Do(func() { close(h.done) })
 	return h.Listener.Close()
 }

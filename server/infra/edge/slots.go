@@ -28,8 +28,8 @@ func (s *Slots) Wrap(next http.Handler) http.Handler {
 		defer cancel()
 		end := &ending{w: w, cancel: cancel}
 		defer end.over()
-		place := s.enter(end.begin)
-		defer s.leave(place)
+		slot := s.enter(end.begin)
+		defer s.leave(slot)
 		defer time.AfterFunc(s.Time, end.begin).Stop()
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
@@ -42,18 +42,18 @@ func (s *Slots) enter(end func()) *list.Element {
 		oldest = s.open.Front()
 		s.open.Remove(oldest)
 	}
-	place := s.open.PushBack(end)
+	slot := s.open.PushBack(end)
 	s.mu.Unlock()
 	if oldest != nil {
 		oldest.Value.(func())()
 	}
-	return place
+	return slot
 }
 
-func (s *Slots) leave(place *list.Element) {
+func (s *Slots) leave(slot *list.Element) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.open.Remove(place) // nothing, if it had to go
+	s.open.Remove(slot) // nothing, if it had to go
 }
 
 // ending ends a request: its context ends, reads fail, and writes after a while.

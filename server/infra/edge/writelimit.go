@@ -6,7 +6,7 @@ import (
 )
 
 // WriteLimit ends connections whose peers do not read what is written to them. Its timer is
-// not set for each write but runs on while there are any, and looks when it fires whether
+// not set for each write but runs on while there are any, and checks when it fires whether
 // one has been under way for too long: a deadline for each write, set and cleared again,
 // would cost as much as the write's own way through the server.
 type WriteLimit struct {

@@ -74,8 +74,8 @@ type Guard struct {
 
 // connections are those to an address.
 type connections struct {
-	places chan struct{}
-	users  int // that have a place, or wait for one
+	slots chan struct{}
+	users int // that have a slot, or wait for one
 }
 
 // New makes a Guard.
@@ -124,7 +124,7 @@ func (g *Guard) Do(r *http.Request) (*http.Response, error) {
 // of the request's context, and not its end.
 type dialing struct {
 	ctx   context.Context
-	waits atomic.Bool // for a place
+	waits atomic.Bool // for a slot
 	got   atomic.Bool // a connection, maybe one that another request does not need any more
 }
 
@@ -289,16 +289,17 @@ func (g *Guard) connect(
 // ErrBusy says that an IP address has as many connections as it may.
 var ErrBusy = errors.New("egress: the address has as many connections as one may have")
 
-// idleLook is how often connections that are not in use are closed while a request waits for one.
-const idleLook = 100 * time.Millisecond
+// idleCheckEvery is how often connections that are not in use are closed while a request waits
+// for one.
+const idleCheckEvery = 100 * time.Millisecond
 
-// enter waits for a place for a connection to an address. Connections that are not in use have places, too, and
+// enter waits for a slot for a connection to an address. Connections that are not in use have slots, too, and
 // those of other names at the address are of no use here: they are closed, at once and while this waits.
 func (g *Guard) enter(ctx context.Context, a netip.Addr) (leave func(), err error) {
 	g.mu.Lock()
 	c := g.conns[a]
 	if c == nil {
-		c = &connections{places: make(chan struct{}, g.cfg.PerAddress)}
+		c = &connections{slots: make(chan struct{}, g.cfg.PerAddress)}
 		g.conns[a] = c
 	}
 	c.users++
@@ -310,9 +311,9 @@ func (g *Guard) enter(ctx context.Context, a netip.Addr) (leave func(), err erro
 			delete(g.conns, a)
 		}
 	}
-	leave = func() { <-c.places; gone() }
+	leave = func() { <-c.slots; gone() }
 	select {
-	case c.places <- struct{}{}:
+	case c.slots <- struct{}{}:
 		return leave, nil
 	default:
 	}
@@ -321,15 +322,15 @@ func (g *Guard) enter(ctx context.Context, a netip.Addr) (leave func(), err erro
 		of = &dialing{ctx: ctx}
 	}
 	of.waits.Store(true)
-	look := time.NewTicker(idleLook)
-	defer look.Stop()
+	ticker := time.NewTicker(idleCheckEvery)
+	defer ticker.Stop()
 	for {
 		g.client.CloseIdleConnections()
 		select {
-		case c.places <- struct{}{}:
+		case c.slots <- struct{}{}:
 			of.waits.Store(false)
 			return leave, nil
-		case <-look.C:
+		case <-ticker.C:
 		case <-of.ctx.Done(): // waits stays: this is why
 			gone()
 			return nil, ErrBusy

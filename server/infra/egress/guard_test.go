@@ -346,7 +346,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	select {
 	case err := <-second:
 		t.Fatalf("a request beyond the bound ended: %v", err)
-	case <-time.After(3 * idleLook):
+	case <-time.After(3 * idleCheckEvery):
 	}
 	hold <- struct{}{}
 	testkit.Must(t, <-first)

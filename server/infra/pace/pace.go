@@ -91,9 +91,9 @@ func New(l Limits) Pace { return Pace{limits: l, size: l.Batch} }
 // the target, the pause until the next one is longer by what it is slower, and each time half as
 // much goes; then that grows again, step by step. A small batch is followed by the pause of a
 // whole one: it is the rate that falls.
-func (p *Pace) Take(now time.Time, p95 time.Duration, most int64) int64 {
+func (p *Pace) Take(now time.Time, p95 time.Duration, limit int64) int64 {
 	p.worst = max(p.worst, p95)
-	if now.Before(p.next) || most <= 0 {
+	if now.Before(p.next) || limit <= 0 {
 		return 0
 	}
 	p95, p.worst = p.worst, 0
@@ -109,7 +109,7 @@ func (p *Pace) Take(now time.Time, p95 time.Duration, most int64) int64 {
 	default:
 		p.size = min(p.size+p.limits.least(), p.limits.Batch)
 	}
-	n := min(p.size, most)
+	n := min(p.size, limit)
 	from := now
 	if now.Sub(p.next) < lateness {
 		from = p.next

@@ -29,8 +29,8 @@ func TestRate(t *testing.T) {
 		for now := epoch; now.Before(epoch.Add(length)); now = now.Add(tick) {
 			total += p.Take(now, 0, 1<<40)
 		}
-		most := rate*1000 + 10_000
-		if total > most || total < rate*950 && rate > 100 {
+		limit := rate*1000 + 10_000
+		if total > limit || total < rate*950 && rate > 100 {
 			t.Errorf("%d a second: %d in 1000 s", rate, total)
 		}
 	}

@@ -28,7 +28,7 @@ const (
 	// relearn is how long it takes to believe that the live path is slow by itself: while hardly
 	// anything goes, longer than a Window has what went before.
 	relearn = time.Minute
-	// shortest is between two looks whether something may go.
+	// shortest is between two checks whether something may go.
 	shortest = time.Millisecond
 )
 
@@ -39,9 +39,9 @@ func NewThrottle(live *Window, l Limits, clock func() time.Time) *Throttle {
 
 // Wait waits until something may go, and returns how much of most, at least 1. If the live
 // path is idle that is all, at once. Errors: the context's.
-func (t *Throttle) Wait(ctx context.Context, most int64) (int64, error) {
+func (t *Throttle) Wait(ctx context.Context, limit int64) (int64, error) {
 	for {
-		n, due := t.take(most)
+		n, due := t.take(limit)
 		if n > 0 {
 			return n, ctx.Err()
 		}
@@ -65,21 +65,21 @@ func (t *Throttle) Slowed() int64 {
 	return t.slow
 }
 
-func (t *Throttle) take(most int64) (n int64, due time.Duration) {
+func (t *Throttle) take(limit int64) (n int64, due time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.clock()
 	p95 := t.live.P95(now)
 	if p95 == 0 {
 		t.pace, t.spare = New(t.pace.limits), 0
-		return most, 0
+		return limit, 0
 	}
 	t.learn(now, p95)
-	if n = min(t.spare, most); n > 0 {
+	if n = min(t.spare, limit); n > 0 {
 		t.spare -= n
 		return n, 0
 	}
-	if n = t.pace.Take(now, p95, most); n > 0 {
+	if n = t.pace.Take(now, p95, limit); n > 0 {
 		if t.pace.Slow() {
 			t.slow++
 		}

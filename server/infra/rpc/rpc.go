@@ -28,7 +28,7 @@ type Chain struct {
 	// Admit, after Enter, lets a call in by what it asks for, or refuses it; m is nil where a
 	// stream is opened, and has not been checked. leave is called when the call has ended.
 	Admit func(ctx context.Context, procedure string, m any) (leave func(), err error)
-	// Check looks at each message before the handler gets it.
+	// Check checks each message before the handler gets it.
 	Check func(m proto.Message, header http.Header) error
 	// Timeout bounds a unary call.
 	Timeout time.Duration

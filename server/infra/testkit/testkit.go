@@ -12,7 +12,7 @@ import (
 
 const (
 	patience = 2 * time.Minute      // far above what a healthy program takes on a busy machine
-	pause    = 5 * time.Millisecond // between two looks at a condition
+	pause    = 5 * time.Millisecond // between two checks of a condition
 )
 
 // Must ends the test if err is not nil.

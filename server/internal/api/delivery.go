@@ -32,10 +32,10 @@ func (h *deliveryHandler) Subscribe(
 	ctx context.Context, req *deliveryv1.SubscribeRequest, stream *connect.ServerStream[deliveryv1.SubscribeResponse],
 ) error {
 	p, _ := auth.PrincipalFrom(ctx)
-	var at *codec.Place
+	var at *codec.Cursor
 	if header := stream.Conn().RequestHeader(); header.Get("Content-Type") == "application/connect+"+codec.Events {
 		var err error
-		if at, err = codec.NewPlace(p.UserID, h.hub.History(), header.Get("Last-Event-ID"), req); err != nil {
+		if at, err = codec.NewCursor(p.UserID, h.hub.History(), header.Get("Last-Event-ID"), req); err != nil {
 			return invalidField("Last-Event-ID", "is not the id of an event of this stream, nor a token of Sync")
 		}
 	}

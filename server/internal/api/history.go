@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"sync/atomic"
 
-	place "github.com/parley-chat/parley/server/history"
+	commits "github.com/parley-chat/parley/server/history"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -35,13 +35,13 @@ func (a *API) OtherHistories() int64 {
 // check refuses a call whose caller was shown what the store does not have: its versions, tags,
 // revisions and ids may be those of something else by now.
 func (h *history) check(ctx context.Context, header http.Header) error {
-	value := header.Get(place.Header)
+	value := header.Get(commits.Header)
 	if h == nil || value == "" {
 		return nil
 	}
-	shown, ok := place.Parse(value)
+	shown, ok := commits.Parse(value)
 	if !ok || len(value) > maxHistory {
-		return invalidField(place.Header, "is not one of an answer")
+		return invalidField(commits.Header, "is not one of an answer")
 	}
 	if h.of.Holds(shown.Generation, shown.Commit) {
 		return nil
@@ -56,6 +56,6 @@ func (h *history) check(ctx context.Context, header http.Header) error {
 // stable storage.
 func (h *history) say(header http.Header) {
 	if h != nil {
-		header.Set(place.Header, place.Place{Generation: h.of.Generation(), Commit: h.of.Shown()}.String())
+		header.Set(commits.Header, commits.Commit{Generation: h.of.Generation(), Commit: h.of.Shown()}.String())
 	}
 }

@@ -324,7 +324,7 @@ func (s *server) openStream(user string) string {
 // none of its user's, as of one that does not exist.
 func (s *server) foreignStream(foreign string) {
 	s.Helper()
-	var told []string
+	var answers []string
 	for _, id := range []string{foreign, chat.NewID("chat_")} {
 		ctx, cancel := context.WithCancel(s.Context())
 		stream, err := s.ann().delivery.Subscribe(ctx,
@@ -339,10 +339,10 @@ func (s *server) foreignStream(foreign string) {
 			}
 		}
 		cancel()
-		told = append(told, got)
+		answers = append(answers, got)
 	}
-	testkit.Equal(s.T, "a foreign chat and none", told[0], told[1])
-	if told[0] == "" || strings.Contains(told[0], "true") {
-		s.Fatalf("answered for a foreign chat: %s", told[0])
+	testkit.Equal(s.T, "a foreign chat and none", answers[0], answers[1])
+	if answers[0] == "" || strings.Contains(answers[0], "true") {
+		s.Fatalf("answered for a foreign chat: %s", answers[0])
 	}
 }

@@ -19,11 +19,11 @@ const maxBatch = 256
 
 // pump sends a stream's frames to its client: first what the client missed, then new
 // frames, and a heartbeat when there are none. It returns why the stream ended. A stream
-// of events records its place.
+// of events records its cursor.
 func pump(
-	ctx context.Context, s *delivery.Stream, history store.History, conn connect.StreamingHandlerConn, at *codec.Place,
+	ctx context.Context, s *delivery.Stream, history store.History, conn connect.StreamingHandlerConn, at *codec.Cursor,
 ) error {
-	p := &sender{stream: s, history: history, out: streamwriter.New(ctx, conn), batch: codec.Batch{Place: at},
+	p := &sender{stream: s, history: history, out: streamwriter.New(ctx, conn), batch: codec.Batch{Cursor: at},
 		opened: time.Now()}
 	defer p.out.Close()
 	for done := false; !done; {
@@ -72,7 +72,7 @@ func (p *sender) send() (ended bool, err error) {
 
 // follow sends frames as they come, and a heartbeat when there were none for a time.
 func (p *sender) follow(ctx context.Context, every time.Duration) error {
-	defer p.beat(every)()
+	defer p.startHeartbeats(every)()
 	over := ctx.Done() // asking for it goes through all values that the context has
 	for {
 		if ended, err := p.send(); ended || err != nil {
@@ -89,10 +89,10 @@ func (p *sender) follow(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// beat queues a heartbeat whenever there was no response for a time, until it is stopped. Its
+// startHeartbeats queues a heartbeat whenever there was no response for a time, until stop. Its
 // timer is not set for each response, and calls a function: a channel in follow's select would
 // be put among the runtime's timers and taken out again with each frame.
-func (p *sender) beat(every time.Duration) (stop func()) {
+func (p *sender) startHeartbeats(every time.Duration) (stop func()) {
 	var (
 		timer *time.Timer
 		over  atomic.Bool

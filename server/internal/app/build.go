@@ -40,7 +40,7 @@ type program struct {
 	backend  *backend.Backend
 	key      *auth.Key
 	gate     *auth.Gate
-	identity *identitymodule.Plane
+	identity *identitymodule.Module
 	chats    *chat.Service
 	hub      *delivery.Hub
 	process  string
@@ -133,7 +133,7 @@ func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.
 	return p, nil
 }
 
-// buildTopics makes durable topics, or doors that say that this mode has none.
+// buildTopics makes durable topics, or services that answer that this mode has none.
 func (p *program) buildTopics(ctx context.Context) (err error) {
 	p.topics, err = topicrpc.NewModule(ctx, topicrpc.ModuleConfig{Backend: p.backend, Clock: p.cfg.clocks.Wall,
 		Logger:  p.log,
@@ -212,7 +212,7 @@ func (p *program) forwards() func(context.Context, chat.Send) (chat.Sent, bool) 
 func (p *program) buildEntrance() (err error) {
 	p.rest, err = rest.New(rest.Config{
 		Handlers: p.api.Handlers(), Codec: api.RESTCodec, Gate: p.gate.Wrap, Services: p.api.Names(),
-		Tokenless: authapi.Tokenless, Door: p.identity.Door.Wrap,
+		Tokenless: authapi.Tokenless, LimitTokenless: p.identity.Tokenless.Wrap,
 		Observe: p.metrics.Request,
 		MaxBody: map[string]int64{topicrpc.PublishProcedure: topicrpc.MaxPublishRequest,
 			api.BatchProcedure: api.MaxAnalyticsBatch},

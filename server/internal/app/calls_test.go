@@ -129,9 +129,9 @@ func TestCallsPerSend(t *testing.T) {
 				t.Errorf("%d look-ups for %d sends, want %d", got, n, 2*n)
 			}
 			const remembered, readers = 5 * time.Second, 2 // the sender's server, and the worker that repairs
-			most := members * max(n/2, readers*(1+int64(s.took/remembered)))
-			if got := s.redis["SMEMBERS u"].Calls; got > most {
-				t.Errorf("%d rows of %d members were read for %d sends, want at most %d", got, members, n, most)
+			limit := members * max(n/2, readers*(1+int64(s.took/remembered)))
+			if got := s.redis["SMEMBERS u"].Calls; got > limit {
+				t.Errorf("%d rows of %d members were read for %d sends, want at most %d", got, members, n, limit)
 			}
 			if s.redis["PUBLISH n"].Calls != n || s.redis["GET m"].Calls != 0 {
 				t.Errorf("%d nudges, %d lists of members", s.redis["PUBLISH n"].Calls, s.redis["GET m"].Calls)
@@ -173,8 +173,8 @@ func TestCallsPerSend(t *testing.T) {
 				t.Errorf("Kafka:\n%v", s.kafka)
 			}
 			// Neither the live path nor the repair asks or tells anybody once for each send.
-			if looked := s.redis["HMGET"].Calls; looked > 2*n/3 {
-				t.Errorf("%d look-ups for %d sends, want at most %d", looked, n, 2*n/3)
+			if lookups := s.redis["HMGET"].Calls; lookups > 2*n/3 {
+				t.Errorf("%d look-ups for %d sends, want at most %d", lookups, n, 2*n/3)
 			}
 			for _, name := range []string{"Send to server 1", "Send to server 2"} {
 				if calls := s.linked[name].Calls; calls > n/3 {

@@ -71,7 +71,7 @@ func newConfig(s config.Settings) (Config, error) {
 		return c, errors.New("backup-dir is for a data directory: with store dynamodb use the backups of its tables")
 	}
 	if s.Store == "embedded" {
-		if err := backup.CheckPlace(s.Backup.Dir, s.DataDir); err != nil {
+		if err := backup.CheckTarget(s.Backup.Dir, s.DataDir); err != nil {
 			return c, fmt.Errorf("backup-dir: %w", err)
 		}
 		if s.Redis.URL != "" || len(s.Kafka.Brokers) > 0 {

@@ -170,8 +170,8 @@ func benchSend(b *testing.B, in *fleet, p *parts) {
 	in.quiet()
 }
 
-// beat is the time between the sends of what is measured one by one.
-const beat = 25 * time.Millisecond
+// sendInterval is the time between messages that are measured one by one.
+const sendInterval = 25 * time.Millisecond
 
 // benchDeliver: one message at a time, from before the send to the frame at each of the
 // recipients; one at the other server, or some at both.
@@ -190,7 +190,7 @@ func benchDeliver(b *testing.B, in *fleet, recipients int) {
 		}
 		acks.took = append(acks.took, time.Since(start))
 		c.await(int64((i + 1) * recipients))
-		time.Sleep(beat) // one message at a time: what is measured is a way, not a queue
+		time.Sleep(sendInterval) // one message at a time: what is measured is a way, not a queue
 	}
 	c.stop()
 	c.wg.Wait()
@@ -226,7 +226,7 @@ func benchRepair(b *testing.B, in *fleet, recipients int) {
 			b.Fatal(err)
 		}
 		c.await(int64((i + 1) * recipients))
-		time.Sleep(beat) // one message at a time: what is measured is a way, not a queue
+		time.Sleep(sendInterval) // one message at a time: what is measured is a way, not a queue
 	}
 	c.stop()
 	c.wg.Wait()

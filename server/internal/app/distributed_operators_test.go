@@ -26,7 +26,7 @@ import (
 // they ask of one from its owner, dead letters too. A topic of chats has what is sent.
 func TestTopicOperatorsOfAnInstallation(t *testing.T) {
 	in := newInstallation(t)
-	worker, letters := in.operators(t)
+	worker, deadLetters := in.operators(t)
 	at := opsServed.FindStringSubmatch(worker.log.String())[1]
 	topics := func(line string) string {
 		t.Helper()
@@ -78,11 +78,11 @@ func TestTopicOperatorsOfAnInstallation(t *testing.T) {
 		c.givesUp(t, name, "g", 2)
 	}
 	testkit.Eventually(t, "the dead letters", func() bool {
-		return strings.Count(letters("deadletters", "list", "--source", "topics"), ".dlq/0-") == 2*len(names)
+		return strings.Count(deadLetters("deadletters", "list", "--source", "topics"), ".dlq/0-") == 2*len(names)
 	})
-	says("redrive", letters("deadletters", "redrive", "--topic", names[1], "--execute"), "2 redriven")
+	says("redrive", deadLetters("deadletters", "redrive", "--topic", names[1], "--execute"), "2 redriven")
 	says("tail", topics("tail "+names[1]+" --group g -n 2"), "one", "two")
-	says("discard", letters("deadletters", "discard", "--topic", names[2], "--reason", "test", "--execute"),
+	says("discard", deadLetters("deadletters", "discard", "--topic", names[2], "--reason", "test", "--execute"),
 		"2 discarded")
 	in.chatTopic(t, topics)
 }

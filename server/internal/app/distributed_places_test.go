@@ -21,11 +21,11 @@ func TestTopicsOfAnInstallation(t *testing.T) {
 	in := prepare(t)
 	in.serve = []string{"--topic-max-bytes", "24MB", "--topic-push-allow", "127.0.0.1"}
 	in.launch()
-	w := in.topicPlace(t)
+	w := in.topicHarness(t)
 	for _, part := range []struct {
 		name string
-		test func(t *testing.T, w *topicPlace)
-	}{{"bytes", boundOfBytes}, {"schemas", topicSchemas}, {"webhooks", func(t *testing.T, w *topicPlace) {
+		test func(t *testing.T, w *topicHarness)
+	}{{"bytes", boundOfBytes}, {"schemas", topicSchemas}, {"webhooks", func(t *testing.T, w *topicHarness) {
 		pushOverKills(t, w, 1)
 	}}} {
 		t.Run(part.name, func(t *testing.T) {
@@ -38,10 +38,11 @@ func TestTopicsOfAnInstallation(t *testing.T) {
 
 var registryServed = regexp.MustCompile(`msg="schema registry" address=(\S+)`)
 
-// topicPlace starts a worker with what people look after topics by: the registry, and what serves operators.
-func (in *installation) topicPlace(t *testing.T) *topicPlace {
+// topicHarness starts a worker with what people look after topics by: the registry, and what serves
+// operators.
+func (in *installation) topicHarness(t *testing.T) *topicHarness {
 	t.Helper()
-	w := &topicPlace{t: t, alice: in.token("alice"), writer: "of writers"}
+	w := &topicHarness{t: t, alice: in.token("alice"), writer: "of writers"}
 	t.Setenv("PARLEY_REGISTRY_WRITE_PASSWORD", w.writer)
 	m := &member{binary: workersBinary(t), args: append(slices.Clone(in.flags),
 		"--ops-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "run", "ops", "registry")}
@@ -81,7 +82,7 @@ func (in *installation) topicPlace(t *testing.T) *topicPlace {
 }
 
 // ownerOf waits until one server alone has a topic, and returns it.
-func (in *installation) ownerOf(ctx context.Context, w *topicPlace, topic string) (owner *member) {
+func (in *installation) ownerOf(ctx context.Context, w *topicHarness, topic string) (owner *member) {
 	w.t.Helper()
 	until(ctx, w.t, "one server has "+topic, func() bool {
 		owner = nil
@@ -90,7 +91,7 @@ func (in *installation) ownerOf(ctx context.Context, w *topicPlace, topic string
 				continue
 			}
 			if owner != nil {
-				return false // a slot is handed over
+				return false // a slot is passed on
 			}
 			owner = m
 		}
@@ -101,7 +102,7 @@ func (in *installation) ownerOf(ctx context.Context, w *topicPlace, topic string
 
 // has reports whether a server has a topic, which has a group g: then it shows how far the group is, once somebody
 // has asked for it.
-func (in *installation) has(ctx context.Context, w *topicPlace, m *member, topic string) bool {
+func (in *installation) has(ctx context.Context, w *topicHarness, m *member, topic string) bool {
 	_, _, err := w.try(m.addr, "GET", "/topics/"+topic+"/subscriptions/g", "")
 	if err != nil {
 		return false

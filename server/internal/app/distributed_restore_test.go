@@ -124,23 +124,23 @@ func (r *recovery) put(rows copied) {
 	}
 }
 
-// minutes raises the beat of the tables, as the processes do in some minutes, and has Redis keep it.
+// minutes records heartbeats of the tables, as the processes do in some minutes, and has Redis keep them.
 func (r *recovery) minutes(n int) {
 	t := r.restorer.t
-	testkit.Eventually(t, "the first beat", func() bool {
-		return testkit.Value(r.store.Line(r.ctx, store.Strong))(t).Beat > 0
+	testkit.Eventually(t, "the first heartbeat", func() bool {
+		return testkit.Value(r.store.Line(r.ctx, store.Strong))(t).Heartbeats > 0
 	})
 	for range n {
-		testkit.Succeeds(t, "a beat", func() error {
+		testkit.Succeeds(t, "a heartbeat", func() error {
 			line := testkit.Value(r.store.Line(r.ctx, store.Strong))(t)
-			next, err := r.store.Beat(r.ctx, line)
+			next, err := r.store.RecordHeartbeat(r.ctx, line)
 			if err == nil {
-				err = r.redis.Set(r.ctx, r.keys+"seen", fmt.Sprint(next.Generation, " ", next.Beat), 0).Err()
+				err = r.redis.Set(r.ctx, r.keys+"seen", fmt.Sprint(next.Generation, " ", next.Heartbeats), 0).Err()
 			}
 			return err
 		})
 	}
-	time.Sleep(5 * time.Second) // real: the processes look at the tables every two seconds
+	time.Sleep(5 * time.Second) // real: the processes check the tables every two seconds
 }
 
 // page runs the lines of the page on backups, in their order; where they restore tables, the copy is put
@@ -459,11 +459,11 @@ func TestRestoredTables(t *testing.T) {
 	if events.took == 0 {
 		t.Error("nothing that the consumer had read was taken back")
 	}
-	told := 0
+	restarts := 0
 	for _, m := range r.servers {
-		told += strings.Count(m.log.String(), "a client was shown what the store does not have")
+		restarts += strings.Count(m.log.String(), "a client was shown what the store does not have")
 	}
-	if told == 0 {
+	if restarts == 0 {
 		t.Error("no server has told a client to start over")
 	}
 }

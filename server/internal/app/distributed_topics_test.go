@@ -42,11 +42,11 @@ type loadedTopic struct {
 	publisher *topic.Publisher
 	consumer  *topic.Consumer
 
-	mu       sync.Mutex
-	answered int // publishes of the numbers from 0 on
-	handled  map[string]int
-	places   map[string]logged // where a message was when it came for the first time
-	floors   map[int32]int64   // by partition, as they were seen last
+	mu        sync.Mutex
+	answered  int // publishes of the numbers from 0 on
+	handled   map[string]int
+	positions map[string]logged // where a message was when it came for the first time
+	floors    map[int32]int64   // by partition, as they were seen last
 }
 
 // logged is where a message is in the log.
@@ -82,7 +82,7 @@ func newTopicLoad(ctx context.Context, t *testing.T, in *installation) *topicLoa
 	for i := range loadTopics {
 		// Kafka may have the topics of another installation.
 		name := fmt.Sprintf("%s-load-%d", strings.TrimSuffix(in.keys, ":"), i)
-		of := &loadedTopic{name: name, handled: map[string]int{}, places: map[string]logged{}, floors: map[int32]int64{}}
+		of := &loadedTopic{name: name, handled: map[string]int{}, positions: map[string]logged{}, floors: map[int32]int64{}}
 		l.topics = append(l.topics, of)
 		l.begin(of, clients[i%2], clients[(i+1)%2])
 		publishing.Go(func() { l.publish(publish, of) })
@@ -114,10 +114,10 @@ func (l *topicLoad) begin(of *loadedTopic, one, two *topic.Client) {
 			defer of.mu.Unlock()
 			payload, at := string(m.GetPayload()), logged{m.Partition, m.Position}
 			of.handled[payload]++
-			if was, ok := of.places[payload]; ok && was != at { // two owners, or a repetition that was stored
+			if was, ok := of.positions[payload]; ok && was != at { // two owners, or a repetition that was stored
 				l.t.Errorf("%s: message %s is at %v and at %v", of.name, payload, was, at)
 			}
-			of.places[payload] = at
+			of.positions[payload] = at
 			return nil
 		}})
 	testkit.Must(l.t, err)
@@ -216,14 +216,14 @@ func (of *loadedTopic) acknowledged(n int) error {
 	of.mu.Lock()
 	defer of.mu.Unlock()
 	for i := range n {
-		if at := of.places[fmt.Sprint(i)]; of.floors[at.partition] <= at.position {
+		if at := of.positions[fmt.Sprint(i)]; of.floors[at.partition] <= at.position {
 			return fmt.Errorf("message %d of %d is at %v, the group at %v", i, n, at, of.floors)
 		}
 	}
 	return nil
 }
 
-// floors looks how far the group is: never less far than before.
+// floors measures how far the group is: never less far than before.
 func (l *topicLoad) floors(ctx context.Context, of *loadedTopic) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -258,7 +258,7 @@ func (l *topicLoad) check() {
 	for _, of := range l.topics {
 		testkit.Equal(l.t, of.name+": messages that came", len(of.handled), of.answered)
 		for n := range of.answered - loadKeys { // those of a key are in order
-			a, b := of.places[fmt.Sprint(n)], of.places[fmt.Sprint(n+loadKeys)]
+			a, b := of.positions[fmt.Sprint(n)], of.positions[fmt.Sprint(n+loadKeys)]
 			if a.partition != b.partition || a.position >= b.position {
 				l.t.Errorf("%s: message %d is at %v, %d of its key at %v", of.name, n, a, n+loadKeys, b)
 			}

@@ -319,10 +319,10 @@ func (l *ledger) everyGroup(groups []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, g := range groups {
-		given := map[place]bool{}
-		for life, places := range l.owned {
+		given := map[position]bool{}
+		for life, positions := range l.owned {
 			if strings.HasPrefix(life, g+" ") {
-				maps.Copy(given, places)
+				maps.Copy(given, positions)
 			}
 		}
 		for payload, at := range l.published {

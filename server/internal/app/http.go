@@ -52,7 +52,7 @@ func (p *program) server(address string) *web {
 		for _, procedure := range p.api.Procedures()[path] {
 			front.handlers[procedure] = gated
 			if _, ok := authapi.Tokenless[procedure]; ok {
-				front.handlers[procedure] = p.identity.Door.Wrap(handler)
+				front.handlers[procedure] = p.identity.Tokenless.Wrap(handler)
 			}
 		}
 	}

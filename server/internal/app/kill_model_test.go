@@ -30,9 +30,9 @@ const killsOfWorld = 20
 func TestTopicModel(t *testing.T) {
 	seed := testkit.Seed(t, rand.Uint64())
 	rng := rand.New(rand.NewPCG(seed, 5))
-	least, most := 2*time.Second, 5*time.Second
+	least, limit := 2*time.Second, 5*time.Second
 	if os.Getenv("PARLEY_TOPIC_KILLS") == "" {
-		least, most = 500*time.Millisecond, time.Second
+		least, limit = 500*time.Millisecond, time.Second
 	}
 	dir := t.TempDir()
 	flags := []string{"--topic-creators", "alice", "--ops-listen", "127.0.0.1:0"}
@@ -66,7 +66,7 @@ func TestTopicModel(t *testing.T) {
 			w = modeltest.New(config)
 			testkit.Must(t, w.Start(t.Context()))
 		}
-		time.Sleep(least + time.Duration(rng.Int64N(int64(most-least)))) // load, and then a kill in the midst of it
+		time.Sleep(least + time.Duration(rng.Int64N(int64(limit-least)))) // load, and then a kill in the midst of it
 		w.Killed()
 		p.kill()
 		p = launch(t, dir, addr, flags...)

@@ -114,10 +114,10 @@ func (r *restorer) compareDevices(ctx context.Context, round int) {
 	}
 }
 
-// noticed waits until each client has noticed that the server was put back, after compare. A client may show what the
-// store has although it has asked for nothing since the start: if nothing was lost but a commit that shows nothing, or
-// if the copy has in its outbox what was read from the log, whose records then have other places. It would start over
-// in a later round, which may be one without a return.
+// noticed waits until each client has noticed that the server was put back, after compare. A client may show what
+// the store has although it has asked for nothing since the start: if nothing was lost but a commit that shows
+// nothing, or if the copy has in its outbox what was read from the log, whose records then have other positions. It
+// would start over in a later round, which may be one without a return.
 func (r *restorer) noticed(ctx context.Context, round int) {
 	r.t.Helper()
 	r.send(ctx, r.chats[0], "noticed")
@@ -199,10 +199,10 @@ func TestKillRestore(t *testing.T) {
 			r.noticed(ctx, round+1)
 			continue
 		}
-		told := strings.Contains(r.p.log.String(), otherHistory)
-		if after := r.starts(); told || !slices.Equal(before, after) {
+		startedOver := strings.Contains(r.p.log.String(), otherHistory)
+		if after := r.starts(); startedOver || !slices.Equal(before, after) {
 			t.Errorf("round %d: clients started over after a kill alone: the server told one: %v; integrators and group %v, before %v",
-				round+1, told, after, before)
+				round+1, startedOver, after, before)
 		}
 	}
 	for _, id := range r.chats { // a copy may be from before the first message of one

@@ -17,8 +17,8 @@ import (
 	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
-// place is where a message stands.
-type place struct {
+// position is where a message stands.
+type position struct {
 	partition int32
 	position  int64
 }
@@ -30,16 +30,16 @@ type ledger struct {
 
 	mu        sync.Mutex
 	cond      *sync.Cond
-	published map[string]place           // payloads, by acknowledged publishes
-	seen      map[place]string           // payloads, by deliveries
-	owned     map[string]map[place]bool  // deliveries to a group, by group and life of the server
-	settled   map[string]map[place]bool  // acknowledged for good, by group
-	floors    map[string]map[int32]int64 // by group and partition
+	published map[string]position          // payloads, by acknowledged publishes
+	seen      map[position]string          // payloads, by deliveries
+	owned     map[string]map[position]bool // deliveries to a group, by group and life of the server
+	settled   map[string]map[position]bool // acknowledged for good, by group
+	floors    map[string]map[int32]int64   // by group and partition
 }
 
 func newLedger(t testing.TB, durable bool) *ledger {
-	l := &ledger{TB: t, durable: durable, published: map[string]place{}, seen: map[place]string{},
-		owned: map[string]map[place]bool{}, settled: map[string]map[place]bool{}, floors: map[string]map[int32]int64{}}
+	l := &ledger{TB: t, durable: durable, published: map[string]position{}, seen: map[position]string{},
+		owned: map[string]map[position]bool{}, settled: map[string]map[position]bool{}, floors: map[string]map[int32]int64{}}
 	l.cond = sync.NewCond(&l.mu)
 	return l
 }
@@ -49,7 +49,7 @@ func (l *ledger) publish(req *topicv1.PublishRequest, res *topicv1.PublishRespon
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, r := range res.GetResults() {
-		payload, at := string(req.GetMessages()[i].GetPayload()), place{r.GetPartition(), r.GetPosition()}
+		payload, at := string(req.GetMessages()[i].GetPayload()), position{r.GetPartition(), r.GetPosition()}
 		if was, ok := l.published[payload]; ok && was != at {
 			l.Errorf("%s stands at %v and %v", payload, was, at)
 		}
@@ -76,11 +76,11 @@ func (l *ledger) deliver(group, session string, d *topicv1.Delivery) {
 	defer l.mu.Unlock()
 	owned := l.owned[group+" "+life]
 	if owned == nil {
-		owned = map[place]bool{}
+		owned = map[position]bool{}
 		l.owned[group+" "+life] = owned
 	}
 	for i, m := range d.GetMessages() {
-		at := place{d.GetPartition(), d.GetBase() + int64(i)}
+		at := position{d.GetPartition(), d.GetBase() + int64(i)}
 		if d.GetOffsets() != nil {
 			at.position = d.GetBase() + int64(d.GetOffsets()[i])
 		}
@@ -98,11 +98,11 @@ func (l *ledger) deliver(group, session string, d *topicv1.Delivery) {
 }
 
 // settle records that acknowledgements were answered.
-func (l *ledger) settle(group string, all []place) {
+func (l *ledger) settle(group string, all []position) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.settled[group] == nil {
-		l.settled[group] = map[place]bool{}
+		l.settled[group] = map[position]bool{}
 	}
 	for _, at := range all {
 		l.settled[group][at] = true
@@ -130,13 +130,13 @@ func (l *ledger) floor(group string, parts []*topicv1.SubscriptionPartition) (pe
 func (l *ledger) check(groups []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	places := map[string]int{}
+	positions := map[string]int{}
 	for _, payload := range l.seen {
-		places[payload]++
+		positions[payload]++
 	}
 	for payload, at := range l.published {
-		if l.seen[at] != payload || places[payload] != 1 {
-			l.Errorf("%s was promised at %v, where there is %q; it is in %d places", payload, at, l.seen[at], places[payload])
+		if l.seen[at] != payload || positions[payload] != 1 {
+			l.Errorf("%s was promised at %v, where there is %q; it is in %d places", payload, at, l.seen[at], positions[payload])
 		}
 		for _, g := range groups {
 			if !l.settled[g][at] {
@@ -198,7 +198,7 @@ func (c *topicClients) follow(ctx context.Context, topic, group string, l *ledge
 		Attach: &topicv1.Attach{Topic: topic, Group: group, RenewCredits: true}}}); err != nil {
 		return err
 	}
-	session, sent, waiting := "", int64(1), map[int64][]place{}
+	session, sent, waiting := "", int64(1), map[int64][]position{}
 	for {
 		res, err := stream.Receive()
 		if err != nil {
@@ -208,9 +208,9 @@ func (c *topicClients) follow(ctx context.Context, topic, group string, l *ledge
 			session = a.GetSession()
 		}
 		if s := res.GetSettled(); s != nil {
-			for n, places := range waiting {
+			for n, positions := range waiting {
 				if n <= s.GetRequests() && len(s.GetRefusals()) == 0 {
-					l.settle(group, places)
+					l.settle(group, positions)
 					delete(waiting, n)
 				}
 			}
@@ -223,7 +223,7 @@ func (c *topicClients) follow(ctx context.Context, topic, group string, l *ledge
 		sent++
 		set := &topicv1.AckSet{}
 		for i := range d.GetMessages() {
-			at := place{d.GetPartition(), d.GetBase() + int64(i)}
+			at := position{d.GetPartition(), d.GetBase() + int64(i)}
 			if d.GetOffsets() != nil {
 				at.position = d.GetBase() + int64(d.GetOffsets()[i])
 			}
@@ -316,7 +316,7 @@ func (l *ledger) quiet(groups []string) {
 	defer l.mu.Unlock()
 	for _, g := range groups {
 		if l.settled[g] == nil {
-			l.settled[g] = map[place]bool{}
+			l.settled[g] = map[position]bool{}
 		}
 		for at := range l.seen {
 			if at.position < l.floors[g][at.partition] {

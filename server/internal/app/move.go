@@ -93,7 +93,7 @@ func (p *commandLine) export(ctx context.Context, cfg Config, to string, wait ti
 	if err != nil {
 		return err
 	}
-	p.tell(to, "exported", r)
+	p.report(to, "exported", r)
 	return nil
 }
 
@@ -127,7 +127,7 @@ func (p *commandLine) load(ctx context.Context, cfg Config, from string) (err er
 	case err != nil:
 		return err
 	}
-	p.tell(from, "imported", r)
+	p.report(from, "imported", r)
 	return nil
 }
 
@@ -152,8 +152,8 @@ func (p *commandLine) steps() move.Step {
 	}
 }
 
-// tell says what was done; standard output may be the export itself.
-func (p *commandLine) tell(name, did string, r move.Report) {
+// report prints what was done to standard error; standard output may be the export itself.
+func (p *commandLine) report(name, did string, r move.Report) {
 	again := ""
 	if r.Resumed {
 		again = ", continued from where it was cut off"

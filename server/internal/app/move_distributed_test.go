@@ -140,7 +140,7 @@ func (w *traveller) server(args ...string) {
 	}
 }
 
-// begin makes chats, a topic, its groups, and what looks at them until the test ends.
+// begin makes chats, a topic, its groups, and what checks them until the test ends.
 func (w *traveller) begin() {
 	t := w.t
 	alice := newUser("alice", token(t, w.dir, "alice"), w.addr, newTransport(t, false))

@@ -94,7 +94,7 @@ func drillBook(
 				continue
 			}
 			args, ok := strings.CutPrefix(line, "workers ")
-			if strings.HasPrefix(line, "server deadletters ") { // TestTopicLetterCommands has what they act on
+			if strings.HasPrefix(line, "server deadletters ") { // TestTopicDeadLetterCommands has what they act on
 				continue
 			}
 			if !ok {
@@ -130,15 +130,15 @@ func TestRunbooksOnTheEmbeddedServer(t *testing.T) {
 		t.Helper()
 		code, stdout, stderr := run(t.Context(), map[string]string{"PARLEY_OPERATOR": "ada"},
 			append([]string{"--data-dir", dir, "--ops-address", ops}, args...)...)
-		// 3: something was left; of a letter that is driven again that is the letter.
+		// 3: something was left; of a dead letter that is driven again that is the dead letter.
 		if code != 0 && (code != 3 || !slices.Contains(args, "redrive")) {
 			t.Fatalf("%q: exit code %d: %s", args, code, stderr)
 		}
 		return stdout + stderr
 	}
-	letter := fmt.Sprintf("fanout-workers/messages.persisted/9/%d", bad.Offset)
-	testkit.Eventually(t, "fanout has made a dead letter of "+letter, func() bool {
-		return strings.Contains(operate("deadletters", "list"), letter)
+	deadLetter := fmt.Sprintf("fanout-workers/messages.persisted/9/%d", bad.Offset)
+	testkit.Eventually(t, "fanout has made a dead letter of "+deadLetter, func() bool {
+		return strings.Contains(operate("deadletters", "list"), deadLetter)
 	})
 	usual(t, addr, token(t, dir, "alice"))
 	movesOf(t.Context(), t, ofEvents, addr)
@@ -149,15 +149,15 @@ func TestRunbooksOnTheEmbeddedServer(t *testing.T) {
 		!strings.Contains(lag[3], "parley_fanout_oldest_seconds") {
 		t.Errorf("%q", lag)
 	}
-	letters := drillBook(t, "dead-letters.md", operate, addr,
-		map[string]string{"fanout-workers/messages.persisted/9/4711": letter})
+	deadLetters := drillBook(t, "dead-letters.md", operate, addr,
+		map[string]string{"fanout-workers/messages.persisted/9/4711": deadLetter})
 	for i, want := range []string{"no schema id", "", "", "1 discarded"} {
-		if i >= len(letters) || !strings.Contains(letters[i], want) {
-			t.Errorf("step %d does not say %q: %q", i+1, want, letters)
+		if i >= len(deadLetters) || !strings.Contains(deadLetters[i], want) {
+			t.Errorf("step %d does not say %q: %q", i+1, want, deadLetters)
 		}
 	}
-	if !strings.Contains(letters[0], "permanent") || !strings.Contains(letters[3], "1 failed again") {
-		t.Errorf("%q", letters)
+	if !strings.Contains(deadLetters[0], "permanent") || !strings.Contains(deadLetters[3], "1 failed again") {
+		t.Errorf("%q", deadLetters)
 	}
 	if out := operate("deadletters", "count"); strings.Contains(out, "permanent") {
 		t.Errorf("it is not over: %s", out)

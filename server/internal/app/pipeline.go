@@ -50,9 +50,9 @@ func (p *program) buildPipeline(ctx context.Context) error {
 	keeper.Measure(p.metrics)
 	reserve := func(bytes int64) error { return keeper.Reserve(kafka.Searches, bytes) }
 	awaited := func() bool { return p.backend.LogWatched() || p.topics.ReadsEvents() }
-	var letters deadletter.TopicLetters // stays nil where there are none
+	var deadLetters deadletter.TopicDeadLetters // stays nil where there are none
 	if l := p.topics.DeadLetters(); l != nil {
-		letters = l
+		deadLetters = l
 	}
 	path, err := pipeline.New(ctx,
 		pipeline.Config{Backend: p.backend, Process: p.process, Schemas: schemas, Metrics: p.metrics, Chats: p.counts,
@@ -65,7 +65,7 @@ func (p *program) buildPipeline(ctx context.Context) error {
 		pipeline.Reconcile{Chats: p.chats},
 		pipeline.Registry{Listen: p.cfg.Registry.Listen, Operator: operator},
 		pipeline.Operators{Listen: p.cfg.Operators.Listen, TLS: p.cfg.linkTLS, Key: p.key, Deliver: deliver,
-			Letters: letters, More: topics,
+			DeadLetters: deadLetters, More: topics,
 			Identity: p.identity.Parts()},
 	)
 	if err != nil {

@@ -86,7 +86,7 @@ func TestLimitsOfAccounts(t *testing.T) {
 }
 
 // Operators see the limits, and what somebody has left of one, which stays.
-func TestOperatorsLookAtLimits(t *testing.T) {
+func TestOperatorsReadLimits(t *testing.T) {
 	dir := t.TempDir()
 	p := launch(t, dir, "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--limits", "lookup_identifier=1/d:3")
 	alice := userv1connect.NewUserServiceClient(&http.Client{Transport: bearer{token(t, dir, "alice"),

@@ -26,8 +26,8 @@ type books struct {
 	admin  *topicClients
 
 	mu        sync.Mutex
-	published map[place]string
-	handled   map[place]string
+	published map[position]string
+	handled   map[position]string
 	sent      int // messages
 	audits    int
 	restarts  int // how often the group was told
@@ -36,8 +36,8 @@ type books struct {
 // newBooks makes a topic with one group, and runs a publisher and a consumer until the test ends.
 func newBooks(ctx context.Context, t *testing.T, dir, addr, name string) *books {
 	bearer := token(t, dir, "alice")
-	b := &books{t: t, topic: name, admin: newTopicClients(t, dir, addr), published: map[place]string{},
-		handled: map[place]string{}}
+	b := &books{t: t, topic: name, admin: newTopicClients(t, dir, addr), published: map[position]string{},
+		handled: map[position]string{}}
 	_, err := b.admin.topics.ConfigureTopic(ctx, &topicv1.ConfigureTopicRequest{Topic: name, Config: &topicv1.TopicConfig{
 		Semantics: topicv1.Semantics_SEMANTICS_PUB_SUB, Partitions: 2,
 		CompletionMode: topicv1.CompletionMode_COMPLETION_MODE_REFERENCE_COUNTING}})
@@ -45,7 +45,7 @@ func newBooks(ctx context.Context, t *testing.T, dir, addr, name string) *books 
 	b.client, err = topic.Dial(topic.Config{BaseURL: "http://" + addr,
 		Token: func(context.Context, bool) (string, error) { return bearer, nil }})
 	testkit.Must(t, err)
-	b.stub = &stubPublisher{topics: b.admin, topic: name, published: map[place]string{}}
+	b.stub = &stubPublisher{topics: b.admin, topic: name, published: map[position]string{}}
 	consumer, err := b.client.Consumer(name, "billing", topic.ConsumerConfig{Concurrency: 2,
 		Subscribe: &topicv1.SubscriptionConfig{Start: &topicv1.Position{At: &topicv1.Position_Earliest{Earliest: true}}},
 		Handler:   b.handle, OnRestore: b.again})
@@ -71,11 +71,11 @@ func newBooks(ctx context.Context, t *testing.T, dir, addr, name string) *books 
 	return b
 }
 
-// handle writes what came at a place.
+// handle writes what came at a position.
 func (b *books) handle(_ context.Context, m *topic.Received) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	at := place{m.Partition, m.Position}
+	at := position{m.Partition, m.Position}
 	if was, twice := b.handled[at]; twice && was != string(m.GetPayload()) {
 		b.t.Errorf("%v is %s and %s, and the group was not told", at, was, m.GetPayload())
 	}
@@ -108,7 +108,7 @@ func (b *books) send() {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			if err == nil {
-				b.published[place{r.GetPartition(), r.GetPosition()}] = payload
+				b.published[position{r.GetPartition(), r.GetPosition()}] = payload
 			}
 		})
 	if err != nil {
@@ -136,7 +136,7 @@ type stubPublisher struct {
 	topic     string
 	number    int64
 	history   string // empty: it was shown nothing
-	published map[place]string
+	published map[position]string
 }
 
 // send publishes a message until it is answered.
@@ -150,7 +150,7 @@ func (s *stubPublisher) send(ctx context.Context) error {
 		switch {
 		case err == nil:
 			r := res.GetResults()[0]
-			s.history, s.published[place{r.GetPartition(), r.GetPosition()}] = said, payload
+			s.history, s.published[position{r.GetPartition(), r.GetPosition()}] = said, payload
 			return nil
 		case topic.Reason(err) == "HISTORY_CHANGED":
 			s.history = ""
@@ -181,7 +181,7 @@ func (b *books) differs(ctx context.Context) string {
 	if !maps.Equal(stored, b.handled) {
 		return fmt.Sprintf("the group has handled %v, the store has %v", b.handled, stored)
 	}
-	for by, list := range map[string]map[place]string{"the publisher": b.published, "the stub": b.stub.published} {
+	for by, list := range map[string]map[position]string{"the publisher": b.published, "the stub": b.stub.published} {
 		for at, payload := range list {
 			if stored[at] != payload {
 				return fmt.Sprintf("%s has %q at %v, the store %q", by, payload, at, stored[at])
@@ -192,9 +192,9 @@ func (b *books) differs(ctx context.Context) string {
 }
 
 // stored reads the topic from its beginning, by a group that was not there before.
-func (b *books) stored(ctx context.Context) map[place]string {
+func (b *books) stored(ctx context.Context) map[position]string {
 	b.audits++
-	group, found := fmt.Sprint("audit-", b.audits), map[place]string{}
+	group, found := fmt.Sprint("audit-", b.audits), map[position]string{}
 	start := &topicv1.Position{At: &topicv1.Position_Earliest{Earliest: true}}
 	_, err := call(ctx, b.admin.subscriptions.CreateSubscription, &topicv1.CreateSubscriptionRequest{Topic: b.topic,
 		Group: group, Config: &topicv1.SubscriptionConfig{Start: start}})
@@ -207,7 +207,7 @@ func (b *books) stored(ctx context.Context) map[place]string {
 		set := &topicv1.AckSet{}
 		for _, d := range res.GetDeliveries() {
 			for i, m := range d.GetMessages() {
-				at := place{d.GetPartition(), d.GetBase() + int64(i)}
+				at := position{d.GetPartition(), d.GetBase() + int64(i)}
 				if d.GetOffsets() != nil {
 					at.position = d.GetBase() + int64(d.GetOffsets()[i])
 				}

@@ -235,16 +235,16 @@ func (w *secWorld) open(user string) string {
 	return first.Frames[0].Hello.StreamID
 }
 
-// secPlace is a field of a request that has an id.
-type secPlace struct {
+// secResource is a field of a request that has an id.
+type secResource struct {
 	field string // its name
 	path  []any  // keys and indexes
 	list  bool
 }
 
-// places finds the ids of a request through its descriptor. A body that lacks one is an
+// resources finds the ids of a request through its descriptor. A body that lacks one is an
 // error of the table.
-func (w *secWorld) places(d protoreflect.MessageDescriptor, body map[string]any, path []any) (all []secPlace) {
+func (w *secWorld) resources(d protoreflect.MessageDescriptor, body map[string]any, path []any) (all []secResource) {
 	w.Helper()
 	for i := range d.Fields().Len() {
 		f := d.Fields().Get(i)
@@ -255,18 +255,18 @@ func (w *secWorld) places(d protoreflect.MessageDescriptor, body map[string]any,
 			if value == nil {
 				w.Errorf("the body for %s lacks %s", d.FullName(), name)
 			}
-			all = append(all, secPlace{name, at, f.IsList()})
+			all = append(all, secResource{name, at, f.IsList()})
 		case f.Message() == nil || f.IsMap():
 		case value == nil && f.ContainingOneof() == nil && secHasIDs(f.Message(), 4):
 			w.Errorf("the body for %s lacks %s, which has ids", d.FullName(), name)
 		case value == nil:
 		case f.IsList():
 			for n, one := range value.([]any) {
-				all = append(all, w.places(f.Message(), one.(map[string]any), append(slices.Clone(at), n))...)
+				all = append(all, w.resources(f.Message(), one.(map[string]any), append(slices.Clone(at), n))...)
 			}
 		default:
 			if m, ok := value.(map[string]any); ok {
-				all = append(all, w.places(f.Message(), m, at)...)
+				all = append(all, w.resources(f.Message(), m, at)...)
 			}
 		}
 	}
@@ -303,8 +303,8 @@ func (w *secWorld) filled(template string, things map[string]string) map[string]
 	return body
 }
 
-// put puts a value at a place of a body.
-func (p secPlace) put(body map[string]any, value string) {
+// put puts a value into a field of a body.
+func (p secResource) put(body map[string]any, value string) {
 	var at any = body
 	for _, step := range p.path[:len(p.path)-1] {
 		switch s := step.(type) {
@@ -322,7 +322,7 @@ func (p secPlace) put(body map[string]any, value string) {
 }
 
 // kind is which thing a field names.
-func (p secPlace) kind() string {
+func (p secResource) kind() string {
 	switch p.field {
 	case "userId", "memberIds", "principal", "confirmUserId":
 		return "user"
@@ -376,8 +376,8 @@ func TestSec_S_17_ForeignIDs(t *testing.T) {
 		}
 		for _, role := range by {
 			things.own["stream"] = streams[role]
-			for _, place := range w.places(m.Input(), w.filled(template, things.own), nil) {
-				w.foreign(m, role, template, place, things)
+			for _, resource := range w.resources(m.Input(), w.filled(template, things.own), nil) {
+				w.foreign(m, role, template, resource, things)
 				cells++
 			}
 		}
@@ -400,11 +400,11 @@ func TestSec_S_17_ForeignIDs(t *testing.T) {
 }
 
 // foreign tries one field.
-func (w *secWorld) foreign(m secMethod, role, template string, place secPlace, things secThings) {
+func (w *secWorld) foreign(m secMethod, role, template string, resource secResource, things secThings) {
 	w.Helper()
-	field := string(m.Name()) + "." + place.field
+	field := string(m.Name()) + "." + resource.field
 	what := fmt.Sprintf("%s by %s", field, role)
-	kind := place.kind()
+	kind := resource.kind()
 	theirs, none := things.theirs[kind], things.none[kind]
 	if theirs == "" || none == "" {
 		w.Errorf("%s: nothing is known of the id", what)
@@ -412,7 +412,7 @@ func (w *secWorld) foreign(m secMethod, role, template string, place secPlace, t
 	}
 	ask := func(id string) (a secAnswer) {
 		body := w.filled(template, things.own)
-		place.put(body, id)
+		resource.put(body, id)
 		return w.call(m, role, body)
 	}
 	if slices.Contains(secGiven, field) {

@@ -25,7 +25,7 @@ import (
 
 // secPolicy is who may call what: the committed list of all procedures, each with its callers and
 // whether it changes anything. Callers are users, service accounts, anybody who has no token yet, operators at
-// their own door by the least role, and processes of the installation.
+// their own address by the least role, and processes of the installation.
 func secPolicy(t *testing.T) map[string][2]string {
 	t.Helper()
 	b, err := os.ReadFile("testdata/procedures.txt")
@@ -170,15 +170,15 @@ func secStatus(procedure, by, who string) int {
 	return http.StatusForbidden
 }
 
-// Whoever is not who a procedure is for is refused before anything else, at every procedure of every door: without
-// a token, with a broken one, with that of another kind, of a service account without the scope, of an operator with
-// a lesser role. Nothing is written (S-15).
+// Every procedure at every address refuses a caller that it is not for, before it does anything else: one without a
+// token, with a broken one, with a token of another kind, a service account without the scope, an operator with a
+// lesser role. Nothing is written (S-15).
 func TestSec_S_15_EveryProcedureHasItsCallers(t *testing.T) {
 	racetest.SkipSerial(t)
 	t.Parallel()
 	w := newSecWorld(t)
 	user, operators := w.token("ann"), w.operators()
-	doors := map[string]string{"users": w.url, "services": w.url, "anybody": w.url, "viewers": operators,
+	addresses := map[string]string{"users": w.url, "services": w.url, "anybody": w.url, "viewers": operators,
 		"moderators": operators, "admins": operators}
 	tokens := map[string]string{"nobody": "", "nonsense": "x", "another's signature": user + "x", "users": user,
 		"services": w.token("idle")}
@@ -190,11 +190,11 @@ func TestSec_S_15_EveryProcedureHasItsCallers(t *testing.T) {
 	}
 	tried, passed := 0, 0
 	for procedure, by := range secPolicy(t) {
-		base, known := doors[by[0]]
-		if !known { // processes, at the doors of everybody else
+		base, known := addresses[by[0]]
+		if !known { // for processes: tried at the addresses of all others
 			for _, who := range []string{"users", "admins"} {
-				if got := w.status(doors[who], procedure, tokens[who]); got != http.StatusNotFound {
-					t.Errorf("%s at the door of %s: %d", procedure, who, got)
+				if got := w.status(addresses[who], procedure, tokens[who]); got != http.StatusNotFound {
+					t.Errorf("%s at the address of %s: %d", procedure, who, got)
 				}
 			}
 			continue
@@ -337,10 +337,10 @@ func TestSec_S_24_IDsAreNoCode(t *testing.T) {
 	for n, m := range w.methods() {
 		_, template := secCaller(secBodies[strings.TrimPrefix(m.procedure, "/parley.")])
 		things := map[string]string{"chat": "chat_01ARZ3NDEKTSV4RRFFQ69G5FAV", "topic": "t", "group": "g"}
-		for _, place := range w.places(m.Input(), w.filled(template, things), nil) {
+		for _, position := range w.resources(m.Input(), w.filled(template, things), nil) {
 			for _, id := range evil {
 				body := w.filled(template, things)
-				place.put(body, id)
+				position.put(body, id)
 				var a secAnswer
 				keys := w.writes.during(func() { a = w.call(m, m.caller(), body) })
 				served := a.status == http.StatusOK && a.reason == ""
@@ -348,7 +348,7 @@ func TestSec_S_24_IDsAreNoCode(t *testing.T) {
 					served = false // the name of nobody, to the letter
 				}
 				if served || len(keys) > 0 {
-					t.Errorf("%d %s with %s %q: %d %q, written %v", n, m.procedure, place.field, id, a.status, a.body, keys)
+					t.Errorf("%d %s with %s %q: %d %q, written %v", n, m.procedure, position.field, id, a.status, a.body, keys)
 				}
 				tried++
 			}

@@ -288,7 +288,7 @@ func TestSecured(t *testing.T) {
 }
 
 // TestMistakes starts the programs with one thing wrong each: they end with one line that
-// says what to look at, and no secret in it.
+// says what to check, and no secret in it.
 func TestMistakes(t *testing.T) {
 	s := newSecured(t)
 	id := strings.TrimSuffix(s.keys, ":")

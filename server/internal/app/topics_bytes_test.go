@@ -22,7 +22,7 @@ func TestBoundOfBytes(t *testing.T) {
 	boundOfBytes(t, alone(t, "--topic-max-bytes", "24MB"))
 }
 
-func boundOfBytes(t *testing.T, w *topicPlace) {
+func boundOfBytes(t *testing.T, w *topicHarness) {
 	const most, each = 24 << 20, 1 << 20 / 16 * 15
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -140,7 +140,7 @@ func TestPushOverKills(t *testing.T) {
 	pushOverKills(t, alone(t), 3)
 }
 
-func pushOverKills(t *testing.T, w *topicPlace, kills int) {
+func pushOverKills(t *testing.T, w *topicHarness, kills int) {
 	h := newHook(t)
 	receiver := httptest.NewServer(h)
 	defer receiver.Close()
@@ -193,7 +193,7 @@ func pushOverKills(t *testing.T, w *topicPlace, kills int) {
 }
 
 // acknowledged waits until the group of the webhook has acknowledged everything.
-func (w *topicPlace) acknowledged(secret string) {
+func (w *topicHarness) acknowledged(secret string) {
 	w.t.Helper()
 	testkit.Eventually(w.t, "everything is acknowledged", func() bool {
 		_, text := w.rest("GET", "/topics/hooked/subscriptions/g", "")
@@ -206,7 +206,7 @@ func (w *topicPlace) acknowledged(secret string) {
 
 // deadLetter publishes what the webhook fails at. It becomes a dead letter after its attempts, and is pushed again
 // when an operator redrives it to a webhook that is repaired.
-func (w *topicPlace) deadLetter(t *testing.T, h *hook) {
+func (w *topicHarness) deadLetter(t *testing.T, h *hook) {
 	t.Helper()
 	_, err := w.client().Topics().Publish(t.Context(), &topicv1.PublishRequest{Topic: "hooked",
 		Messages: []*topicv1.TopicMessage{{Key: "ill", Payload: []byte(poison)}}})

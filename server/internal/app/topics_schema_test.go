@@ -17,7 +17,7 @@ import (
 // deleted for good.
 func TestTopicSchemas(t *testing.T) { topicSchemas(t, alone(t)) }
 
-func topicSchemas(t *testing.T, w *topicPlace) {
+func topicSchemas(t *testing.T, w *topicHarness) {
 	first := w.register("orders", "message Order { string id = 1; Line line = 2; } message Line { int32 n = 1; }")
 	grown := w.register("orders", "message Order { string id = 1; Line line = 2; string note = 3; } message Line { int32 n = 1; }")
 	other := w.register("others", "message Order { int64 id = 1; }")
@@ -102,7 +102,7 @@ func topicSchemas(t *testing.T, w *topicPlace) {
 }
 
 // deletes deletes something in the registry, and returns the status.
-func (w *topicPlace) deletes(path string) int {
+func (w *topicHarness) deletes(path string) int {
 	w.t.Helper()
 	status, _ := w.schemas(http.MethodDelete, path, "")
 	return status

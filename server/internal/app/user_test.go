@@ -76,7 +76,7 @@ func (m *member) stop() int {
 // TestRollingRestart deploys a new version of everything, one process after the other, while
 // a hundred members of one chat, at whatever server takes them, write and read: each process
 // ends in good order, each member is shown each message once, in its place, and what is
-// known to have been handed over makes nobody resynchronise.
+// known to have been passed on makes nobody resynchronise.
 func TestRollingRestart(t *testing.T) {
 	in := newInstallation(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)

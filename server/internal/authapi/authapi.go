@@ -44,8 +44,8 @@ func (s *Server) Service() api.Service {
 	return api.Service{Name: authv1connect.AuthServiceName, Explain: explain,
 		Handler: func(o ...connect.HandlerOption) (string, http.Handler) {
 			small := connect.WithConditionalHandlerOptions(func(s connect.Spec) []connect.HandlerOption {
-				if most, ok := Tokenless[s.Procedure]; ok {
-					return []connect.HandlerOption{connect.WithReadMaxBytes(int(most))}
+				if limit, ok := Tokenless[s.Procedure]; ok {
+					return []connect.HandlerOption{connect.WithReadMaxBytes(int(limit))}
 				}
 				return nil
 			})

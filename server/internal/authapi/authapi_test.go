@@ -124,7 +124,7 @@ func newFixture(t *testing.T) *fixture {
 			}
 			return f.services(user), nil
 		}}))(t)
-	door := authapi.NewDoor(room, func(r *http.Request) netip.Prefix {
+	limiter := authapi.NewTokenlessLimiter(room, func(r *http.Request) netip.Prefix {
 		return netip.MustParsePrefix(cmp.Or(r.Header.Get("Network"), "192.0.2.7/32"))
 	},
 		func(w http.ResponseWriter, r *http.Request) {
@@ -134,7 +134,7 @@ func newFixture(t *testing.T) *fixture {
 	for path, h := range served.Handlers() {
 		mux.Handle(path, f.gate.Wrap(h))
 		for procedure := range authapi.Tokenless {
-			mux.Handle(procedure, door.Wrap(h))
+			mux.Handle(procedure, limiter.Wrap(h))
 		}
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -204,7 +204,7 @@ func errorInfo(err error) (reason string, retry bool) {
 	return reason, retry
 }
 
-// A person signs in, refreshes, looks at their sessions and ends them.
+// A person signs in, refreshes, checks their sessions and ends them.
 func TestSession(t *testing.T) {
 	f := newFixture(t)
 	phone := f.signIn("ann@example.com")

@@ -30,52 +30,51 @@ const (
 
 var errFull = errors.New("authapi: too many are signing in: try again")
 
-// Door admits calls without a token, a bounded number at a time. A call takes room when its
-// whole body has arrived, so that a slow caller does not keep others out. Each procedure has
-// room of its own, so that callers that ask for codes do not keep people from refreshing.
+// TokenlessLimiter limits how many calls without a token are in progress. A call counts once
+// its whole body has arrived, so that slow callers do not use up the limit. Every procedure has
+// a limit of its own, so that callers that ask for codes do not keep others from refreshing.
 //
 // A network is a /24 of IPv4 or a /64 of IPv6, of which one customer may have all addresses.
-// Many people behind one address have enough of their share, since room is needed only while
-// the store is at work.
-type Door struct {
+// The share of a network is enough for many people behind one address, because a call counts
+// only while the store works on it.
+type TokenlessLimiter struct {
 	Client func(r *http.Request) netip.Prefix // network that a request comes from; zero: this machine
-	Full   http.HandlerFunc                   // answers those of which too many have begun
-	most   int
+	Full   http.HandlerFunc                   // answers calls over maxBegun
+	limit  int
 
-	mu     sync.Mutex
-	inside map[place]int
+	mu       sync.Mutex
+	inFlight map[limiterKey]int
 }
 
-// place is what calls are counted by: a procedure or "", and a network or none.
-type place struct {
+// limiterKey is what calls are counted by: a procedure or "", and a network or none.
+type limiterKey struct {
 	procedure string
 	network   netip.Prefix
 }
 
 type bound struct {
-	place
-	most int
+	limiterKey
+	limit int
 }
 
-// NewDoor makes a Door with room for a number of calls of each procedure.
-func NewDoor(most int, client func(r *http.Request) netip.Prefix, full http.HandlerFunc) *Door {
-	return &Door{Client: client, Full: full, most: most, inside: map[place]int{}}
+// NewTokenlessLimiter makes a TokenlessLimiter that admits limit calls of each procedure.
+func NewTokenlessLimiter(limit int, client func(r *http.Request) netip.Prefix, full http.HandlerFunc) *TokenlessLimiter {
+	return &TokenlessLimiter{Client: client, Full: full, limit: limit, inFlight: map[limiterKey]int{}}
 }
 
 // visitor is a caller without a token.
 type visitor struct {
-	door   *Door
-	client netip.Prefix
+	limiter *TokenlessLimiter
+	client  netip.Prefix
 }
 
 type visitorKey struct{}
 
-// Wrap puts the door in front of a procedure in Tokenless. A token that comes along means
-// nothing.
-func (d *Door) Wrap(next http.Handler) http.Handler {
+// Wrap applies the limiter to a procedure in Tokenless. It ignores a token that the request has.
+func (d *TokenlessLimiter) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := visitor{d, d.Client(r)}
-		leave, ok := d.enter(bound{place{network: shared(v.client)}, maxBegun})
+		leave, ok := d.enter(bound{limiterKey{network: shared(v.client)}, maxBegun})
 		if !ok {
 			d.Full(w, r)
 			return
@@ -85,37 +84,37 @@ func (d *Door) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// enter counts a call where there is room in all places, until leave is called. This machine
-// has no bounds of a network.
-func (d *Door) enter(bounds ...bound) (leave func(), ok bool) {
+// enter counts a call under the key of each bound until leave is called. It returns false if one
+// of the bounds is reached. Calls from this machine are not bounded by network.
+func (d *TokenlessLimiter) enter(bounds ...bound) (leave func(), ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var in []place
+	var in []limiterKey
 	for _, b := range bounds {
 		if b.procedure == "" && !b.network.IsValid() {
 			continue
 		}
-		if d.inside[b.place] >= b.most {
+		if d.inFlight[b.limiterKey] >= b.limit {
 			return nil, false
 		}
-		in = append(in, b.place)
+		in = append(in, b.limiterKey)
 	}
 	for _, p := range in {
-		d.inside[p]++
+		d.inFlight[p]++
 	}
 	return func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		for _, p := range in {
-			if d.inside[p]--; d.inside[p] == 0 {
-				delete(d.inside, p)
+			if d.inFlight[p]--; d.inFlight[p] == 0 {
+				delete(d.inFlight, p)
 			}
 		}
 	}, true
 }
 
-// work surrounds the handlers: a call that came through a Door takes room there, now that
-// its whole body has been read.
+// work wraps the handlers. It counts a call that a TokenlessLimiter admitted, now that its whole
+// body has been read.
 func work(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 		v, ok := ctx.Value(visitorKey{}).(visitor)
@@ -123,11 +122,11 @@ func work(next connect.UnaryFunc) connect.UnaryFunc {
 			return next(ctx, req)
 		}
 		procedure := req.Spec().Procedure
-		bounds := []bound{{place{procedure: procedure}, v.door.most}}
+		bounds := []bound{{limiterKey{procedure: procedure}, v.limiter.limit}}
 		if v.client.IsValid() {
-			bounds = append(bounds, bound{place{procedure, shared(v.client)}, maxWork})
+			bounds = append(bounds, bound{limiterKey{procedure, shared(v.client)}, maxWork})
 		}
-		leave, ok := v.door.enter(bounds...)
+		leave, ok := v.limiter.enter(bounds...)
 		if !ok {
 			return nil, errFull
 		}
@@ -138,11 +137,11 @@ func work(next connect.UnaryFunc) connect.UnaryFunc {
 
 // shared is the network whose calls are counted together with those of a client.
 func shared(client netip.Prefix) netip.Prefix {
-	most := 24
+	limit := 24
 	if client.Addr().Is6() {
-		most = 64
+		limit = 64
 	}
-	p, _ := client.Addr().Prefix(min(most, max(client.Bits(), 0))) // not valid: it is this machine's
+	p, _ := client.Addr().Prefix(min(limit, max(client.Bits(), 0))) // not valid: it is this machine's
 	return p
 }
 

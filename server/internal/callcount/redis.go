@@ -32,7 +32,7 @@ func Redis(addr string, key func(string) string) (*Tap, error) {
 
 var errRESP = errors.New("wiretap: not a command of Redis")
 
-// maxName bounds the arguments that are looked at, in bytes.
+// maxName bounds the arguments that are checked, in bytes.
 const maxName = 512
 
 // commands reads commands: arrays of bulk strings.

@@ -2,12 +2,12 @@
 // server-sent events. Frames of streams are encoded once for all that get them; a
 // response is put together from them here.
 //
-// It owns the formats and the meaning of the id of an event ([Place]); it does not own
+// It owns the formats and the meaning of the id of an event ([Cursor]); it does not own
 // frames (package frame) nor their recipients (package delivery).
 //
 // # Concurrency
 //
-// Codecs are stateless; a Place belongs to one stream.
+// Codecs are stateless; a Cursor belongs to one stream.
 package codec
 
 import (
@@ -28,8 +28,8 @@ import (
 type Batch struct {
 	First  int64 // position of the first frame
 	Frames []*frame.Frame
-	Commit int64  // the newest that the frames may show
-	Place  *Place // of a stream of events; nil for others
+	Commit int64   // the newest that the frames may show
+	Cursor *Cursor // of a stream of events; nil for others
 }
 
 // Encoded is a message of a stream that is encoded already, or in part: the bytes are

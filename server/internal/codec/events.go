@@ -37,7 +37,7 @@ func (c eventCodec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil,
 
 func (c eventCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	b, ok := m.(*Batch)
-	if !ok || b.Place == nil { // of a consumer of a topic: its place is kept by what it acknowledges
+	if !ok || b.Cursor == nil { // of a consumer of a topic: its cursor is kept by what it acknowledges
 		dst, err := c.jsonCodec.MarshalAppend(append(dst, "data: "...), m)
 		return append(dst, '\n'), err
 	}
@@ -52,9 +52,9 @@ func (c eventCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 		if end := f.Proto().GetEnd(); end != nil {
 			dst = appendRetry(dst, retryOf(end))
 		}
-		b.Place.pass(f, b.Commit)
+		b.Cursor.pass(f, b.Commit)
 		if i == len(b.Frames)-1 {
-			dst = append(append(append(dst, "id: "...), b.Place.id()...), '\n')
+			dst = append(append(append(dst, "id: "...), b.Cursor.id()...), '\n')
 		}
 		dst = append(append(append(dst, "data: "...), text...), "\n\n"...)
 	}
@@ -75,16 +75,16 @@ func retryOf(end *deliveryv1.End) time.Duration {
 	return retryAfter + end.GetReconnectAfter().AsDuration()
 }
 
-// ErrPlace says that an id was not made here.
-var ErrPlace = errors.New("codec: not the id of an event")
+// ErrCursor says that an id was not made here.
+var ErrCursor = errors.New("codec: not the id of an event")
 
-// maxPlaces is how many chats a request may name as known.
-const maxPlaces = 100
+// maxKnownChats is how many chats a request may name as known.
+const maxKnownChats = 100
 
-// Place is how far a stream of events has come: what a client that resumes says it
+// Cursor is how far a stream of events has come: what a client that resumes says it
 // has. It knows the chats that changed last; for others a resumed stream says that
 // they have changed, and not what. It is used by one goroutine.
-type Place struct {
+type Cursor struct {
 	user     string
 	history  store.History
 	commit   int64 // the newest that was shown, in the present generation
@@ -93,14 +93,14 @@ type Place struct {
 	order    []string // chats, the one that changed last at the end
 }
 
-// NewPlace is where a stream begins: with nothing, with a token of Sync, or behind
-// an event. It fills the request accordingly. Errors: ErrPlace.
+// NewCursor is where a stream begins: with nothing, with a token of Sync, or behind
+// an event. It fills the request accordingly. Errors: ErrCursor.
 //
 // A stream that follows on an event or token outside of the history begins with nothing.
-func NewPlace(
+func NewCursor(
 	user string, history store.History, after string, req *deliveryv1.SubscribeRequest,
-) (*Place, error) {
-	p := &Place{user: user, history: history, commit: history.Shown(), versions: map[string]int64{}}
+) (*Cursor, error) {
+	p := &Cursor{user: user, history: history, commit: history.Shown(), versions: map[string]int64{}}
 	token, known, resumes := strings.Cut(after, ".")
 	p.token, req.Token = token, token
 	if !resumes {
@@ -108,11 +108,11 @@ func NewPlace(
 	}
 	b, err := base64.RawURLEncoding.DecodeString(known)
 	if err != nil {
-		return nil, ErrPlace
+		return nil, ErrCursor
 	}
 	held, ok := p.decode(b)
 	if !ok {
-		return nil, ErrPlace
+		return nil, ErrCursor
 	}
 	if !held {
 		p.token, req.Token = "", ""
@@ -123,22 +123,22 @@ func NewPlace(
 	return p, nil
 }
 
-// placeUnnumbered is the version of places without a commit, of earlier releases.
+// cursorUnnumbered is the version of cursors without a commit, of earlier releases.
 const (
-	placeVersion    = 2
-	placeUnnumbered = 1
+	cursorVersion    = 2
+	cursorUnnumbered = 1
 )
 
 // decode reads what id wrote. held says that what the client was shown is part of the history; if
 // it is not, nothing is known: versions are others there.
-func (p *Place) decode(b []byte) (held, ok bool) {
-	if len(b) < 2 || b[0] != placeVersion && b[0] != placeUnnumbered || len(b) < 2+int(b[1]) {
+func (p *Cursor) decode(b []byte) (held, ok bool) {
+	if len(b) < 2 || b[0] != cursorVersion && b[0] != cursorUnnumbered || len(b) < 2+int(b[1]) {
 		return false, false
 	}
 	version, generation := b[0], string(b[2:2+b[1]])
 	b = b[2+b[1]:]
 	commit := uint64(0)
-	if version == placeVersion {
+	if version == cursorVersion {
 		if commit, b, ok = cutUvarint(b); !ok {
 			return false, false
 		}
@@ -146,7 +146,7 @@ func (p *Place) decode(b []byte) (held, ok bool) {
 	held = p.history.Holds(generation, int64(commit))
 	for len(b) > 0 {
 		var id ulid.ULID
-		if len(b) < len(id)+1 || len(p.order) == maxPlaces {
+		if len(b) < len(id)+1 || len(p.order) == maxKnownChats {
 			return false, false
 		}
 		copy(id[:], b)
@@ -174,10 +174,10 @@ func cutUvarint(b []byte) (n uint64, rest []byte, ok bool) {
 
 const chatPrefix = "chat_"
 
-// id is the place as the id of an event.
-func (p *Place) id() string {
+// id is the cursor as the id of an event.
+func (p *Cursor) id() string {
 	generation := p.history.Generation()
-	b := append([]byte{placeVersion, byte(len(generation))}, generation...)
+	b := append([]byte{cursorVersion, byte(len(generation))}, generation...)
 	b = binary.AppendUvarint(b, uint64(p.commit))
 	for _, chat := range p.order {
 		if id, err := ulid.ParseStrict(strings.TrimPrefix(chat, chatPrefix)); err == nil { // all ids of chats are
@@ -188,7 +188,7 @@ func (p *Place) id() string {
 }
 
 // pass records a frame that was sent, which shows no newer commit than one.
-func (p *Place) pass(f *frame.Frame, commit int64) {
+func (p *Cursor) pass(f *frame.Frame, commit int64) {
 	p.commit = max(p.commit, commit)
 	pb := f.Proto()
 	chat := pb.GetChatId()
@@ -206,7 +206,7 @@ func (p *Place) pass(f *frame.Frame, commit int64) {
 	case *deliveryv1.Frame_Head:
 		// A chat that is known is brought up to date by its changes, which may come
 		// after its head. Heads come with the one that changed last first.
-		if _, known := p.versions[chat]; !known && len(p.order) < maxPlaces {
+		if _, known := p.versions[chat]; !known && len(p.order) < maxKnownChats {
 			p.versions[chat] = body.Head.GetVersion()
 			p.order = slices.Insert(p.order, 0, chat)
 		}
@@ -223,23 +223,23 @@ func (p *Place) pass(f *frame.Frame, commit int64) {
 	}
 }
 
-func (p *Place) resumeFrom(token string) {
+func (p *Cursor) resumeFrom(token string) {
 	if token != "" {
 		p.token = token
 	}
 }
 
 // set makes a chat the one that changed last.
-func (p *Place) set(chat string, version int64) {
+func (p *Cursor) set(chat string, version int64) {
 	p.forget(chat)
-	if len(p.order) == maxPlaces {
+	if len(p.order) == maxKnownChats {
 		p.forget(p.order[0])
 	}
 	p.versions[chat] = version
 	p.order = append(p.order, chat)
 }
 
-func (p *Place) forget(chat string) {
+func (p *Cursor) forget(chat string) {
 	if _, known := p.versions[chat]; known {
 		delete(p.versions, chat)
 		p.order = slices.Delete(p.order, slices.Index(p.order, chat), slices.Index(p.order, chat)+1)

@@ -88,7 +88,7 @@ func TestLinks(t *testing.T) {
 	for _, url := range urls(t) {
 		for _, ref := range regexp.MustCompile(`href="([^"]*)"`).FindAllStringSubmatch(get(t, h, url).Body.String(), -1) {
 			n++
-			to, place, _ := strings.Cut(html.UnescapeString(ref[1]), "#")
+			to, position, _ := strings.Cut(html.UnescapeString(ref[1]), "#")
 			if to == "" {
 				to = url
 			}
@@ -96,7 +96,7 @@ func TestLinks(t *testing.T) {
 			case slices.Contains(outside, to):
 			case ids[to] == nil:
 				t.Errorf("%s links to %s, which is no page", url, ref[1])
-			case place != "" && !slices.Contains(ids[to], place):
+			case position != "" && !slices.Contains(ids[to], position):
 				t.Errorf("%s links to %s, which has no such place", url, ref[1])
 			}
 		}

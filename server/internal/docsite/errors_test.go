@@ -61,7 +61,7 @@ func explained(t *testing.T) map[string]string {
 	return out
 }
 
-// front are refusals before a call is looked at, with their HTTP status in every protocol but gRPC.
+// front are refusals before a call is checked, with their HTTP status in every protocol but gRPC.
 var front = []string{
 	"| `HEADERS_TOO_LARGE` | resource_exhausted | 431 | | the request's headers are larger than the text says |",
 	"| `HOST_NOT_ALLOWED` | invalid_argument | 421 | | the server is not called by this name: `--allowed-hosts` |",
@@ -131,7 +131,7 @@ func TestTablesOfErrors(t *testing.T) {
 	}
 }
 
-// Each reason that stands in the source of a door is on the page.
+// The page lists every reason in the source of a service.
 func TestEachReasonOfTheSourceIsOnThePage(t *testing.T) {
 	page := string(testkit.Value(os.ReadFile(errorsPage))(t))
 	name := regexp.MustCompile(`^[A-Z]{2,}(_[A-Z]+)+$`)

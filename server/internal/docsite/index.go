@@ -83,12 +83,12 @@ func newIndex(sections []section) *index {
 // search returns the sections with most words of a query, the best first. A word counts by
 // how rare it is.
 func (x *index) search(query string) []hit {
-	looked := wordsOf(query)
-	if len(looked) > maxWords {
-		looked = looked[:maxWords]
+	wanted := wordsOf(query)
+	if len(wanted) > maxWords {
+		wanted = wanted[:maxWords]
 	}
 	found := map[int]*hit{}
-	for _, word := range looked {
+	for _, word := range wanted {
 		for i, score := range x.scores(word) {
 			if found[i] == nil {
 				s := x.sections[i]
@@ -98,14 +98,14 @@ func (x *index) search(query string) []hit {
 			found[i].words++
 		}
 	}
-	most := 0
+	limit := 0
 	for _, h := range found {
-		most = max(most, h.words)
+		limit = max(limit, h.words)
 	}
 	var hits []hit
 	for i, h := range found {
-		if h.words == most {
-			h.Before, h.Match, h.Behind = excerpt(x.sections[i].text, looked)
+		if h.words == limit {
+			h.Before, h.Match, h.Behind = excerpt(x.sections[i].text, wanted)
 			hits = append(hits, *h)
 		}
 	}
@@ -155,7 +155,7 @@ func parts(text string) []string {
 
 // excerpt is the text around the place that has most of some words; its beginning if it has none.
 func excerpt(text string, words []string) (front, match, behind string) {
-	at, length, most := -1, 0, 0
+	at, length, limit := -1, 0, 0
 	if small := strings.ToLower(text); len(small) == len(text) { // or places differ
 		for _, w := range words {
 			i := strings.Index(small, w)
@@ -168,8 +168,8 @@ func excerpt(text string, words []string) (front, match, behind string) {
 					n++
 				}
 			}
-			if n > most {
-				at, length, most = i, len(w), n
+			if n > limit {
+				at, length, limit = i, len(w), n
 			}
 		}
 	}
@@ -188,11 +188,11 @@ func excerpt(text string, words []string) (front, match, behind string) {
 }
 
 // until is the beginning of a text in whole words, with a sign that there is more.
-func until(text string, most int) string {
-	if len(text) <= most {
+func until(text string, limit int) string {
+	if len(text) <= limit {
 		return text
 	}
-	text = strings.ToValidUTF8(text[:most], "")
+	text = strings.ToValidUTF8(text[:limit], "")
 	if i := strings.LastIndexByte(text, ' '); i >= 0 {
 		text = text[:i]
 	}

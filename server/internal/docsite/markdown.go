@@ -20,8 +20,8 @@ import (
 // sectionLevel is the deepest level of headings that begin a section of the search.
 const sectionLevel = 3
 
-// notInPlace is what the name of a place in a page does not have.
-var notInPlace = regexp.MustCompile(`[^a-z0-9_]+`)
+// notInAnchor is what the name of a place in a page does not have.
+var notInAnchor = regexp.MustCompile(`[^a-z0-9_]+`)
 
 // renderDocument makes the page of a file of the tree.
 func renderDocument(file string, source []byte) (*page, error) {
@@ -135,7 +135,7 @@ func (p *page) terms(table ast.Node, source []byte, names map[string]int) (terms
 		for cell = cell.NextSibling(); cell != nil; cell = cell.NextSibling() {
 			rest += plain(cell, source) + " "
 		}
-		id := "term-" + strings.Trim(notInPlace.ReplaceAllString(strings.ToLower(term), "-"), "-")
+		id := "term-" + strings.Trim(notInAnchor.ReplaceAllString(strings.ToLower(term), "-"), "-")
 		if names[id]++; names[id] > 1 {
 			id += "-" + strconv.Itoa(names[id])
 		}

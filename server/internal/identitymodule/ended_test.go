@@ -31,7 +31,7 @@ import (
 // process is identity in one of several processes of an installation, over a store in memory.
 type process struct {
 	*testing.T
-	*Plane
+	*Module
 	now atomic.Int64
 }
 
@@ -51,7 +51,7 @@ func newProcess(t *testing.T) *process {
 		NewID: chat.NewID, Delivered: chats.Delivered}))(t)
 	settings := config.Settings{SignUp: true}
 	settings.Codes.Way = "none"
-	p.Plane = testkit.Value(New(Config{Backend: &backend.Backend{Store: st, Generation: "g"}, Clock: p.clock, Logger: log,
+	p.Module = testkit.Value(New(Config{Backend: &backend.Backend{Store: st, Generation: "g"}, Clock: p.clock, Logger: log,
 		Metrics: telemetry.NewMetrics(), Key: testkit.Value(auth.LoadKey(t.TempDir()))(t), Chats: chats, Hub: hub,
 		Limits:   testkit.Value(limit.New(limit.Config{Table: limit.DefaultTable(), Clock: p.clock, Log: log}))(t),
 		Settings: settings, Shared: true,

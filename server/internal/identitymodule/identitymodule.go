@@ -42,7 +42,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Config is what a Plane stands on. All fields are required but those that say otherwise.
+// Config holds a Module's dependencies. All fields are required but those that say otherwise.
 type Config struct {
 	Backend *backend.Backend
 	Clock   func() time.Time
@@ -70,28 +70,28 @@ type Config struct {
 	EndAll func()
 }
 
-// Plane is identity as a server has it.
-type Plane struct {
-	Gate *auth.Gate
-	Door *authapi.Door // of calls without a token
+// Module is the identity services of a server.
+type Module struct {
+	Gate      *auth.Gate
+	Tokenless *authapi.TokenlessLimiter
 
-	cfg      Config
-	revoked  *revocation.Service
-	accounts *service.Service
-	sessions *session.Service
-	people   *people.Service
-	events   *securitylog.Log
-	services []lifecycle.Service
-	doors    []api.Service
+	cfg          Config
+	revoked      *revocation.Service
+	accounts     *service.Service
+	sessions     *session.Service
+	people       *people.Service
+	events       *securitylog.Log
+	services     []lifecycle.Service
+	userServices []api.Service
 }
 
-// New makes a Plane.
-func New(cfg Config) (*Plane, error) {
-	p := &Plane{cfg: cfg}
+// New makes a Module.
+func New(cfg Config) (*Module, error) {
+	p := &Module{cfg: cfg}
 	recorder := audit.NewRecorder(audit.New(cfg.Backend.Store, cfg.Clock), cfg.Logger)
 	p.run("account events", recorder.Run)
 	p.events = securitylog.New(cfg.Logger, parts.Recorded(recorder))
-	p.Door = authapi.NewDoor(maxSignIns, cfg.Client, cfg.Full)
+	p.Tokenless = authapi.NewTokenlessLimiter(maxSignIns, cfg.Client, cfg.Full)
 	for _, build := range []func() error{p.buildRevocations, p.buildAccounts, p.buildSessions, p.buildSignIn,
 		p.buildPeople, p.buildGate} {
 		if err := build(); err != nil {
@@ -106,18 +106,18 @@ func New(cfg Config) (*Plane, error) {
 	return p, nil
 }
 
-func (p *Plane) run(name string, run func(ctx context.Context, ready func()) error) {
+func (p *Module) run(name string, run func(ctx context.Context, ready func()) error) {
 	p.services = append(p.services, lifecycle.Service{Name: name, Run: run})
 }
 
 // Services are what runs in the background.
-func (p *Plane) Services() []lifecycle.Service { return p.services }
+func (p *Module) Services() []lifecycle.Service { return p.services }
 
 // OfUsers are the services as users reach them.
-func (p *Plane) OfUsers() []api.Service { return p.doors }
+func (p *Module) OfUsers() []api.Service { return p.userServices }
 
 // Parts are what operators use.
-func (p *Plane) Parts() admin.Parts {
+func (p *Module) Parts() admin.Parts {
 	out := parts.Of(p.people, p.sessions, p.accounts)
 	out.Limits = limitview.New(p.cfg.Limits)
 	return out
@@ -125,13 +125,13 @@ func (p *Plane) Parts() admin.Parts {
 
 // PublicKeys answers with the keys by which others can verify access tokens. Readers keep
 // them for half the notice that a new key is given.
-func (p *Plane) PublicKeys(w http.ResponseWriter, _ *http.Request) {
+func (p *Module) PublicKeys(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/jwk-set+json")
 	w.Header().Set("Cache-Control", "public, max-age=300")
 	_, _ = w.Write(p.cfg.Key.JWKS(p.cfg.Clock()))
 }
 
-func (p *Plane) buildGate() (err error) {
+func (p *Module) buildGate() (err error) {
 	p.Gate, err = auth.NewGate(auth.Config{
 		Key: p.cfg.Key, Clock: p.cfg.Clock, EnsureUser: p.ensureUser, Refuse: p.cfg.Refuse, OnRevoke: p.cfg.Revoke,
 		Admitted: edge.Trust, Informed: p.revoked.Informed, Services: p.accounts.Authenticate,
@@ -141,7 +141,7 @@ func (p *Plane) buildGate() (err error) {
 
 // ensureUser writes the row of a user who is seen for the first time. A token of an account
 // that is deleted or suspended counts as revoked.
-func (p *Plane) ensureUser(ctx context.Context, user string) error {
+func (p *Module) ensureUser(ctx context.Context, user string) error {
 	if err := p.cfg.Chats.EnsureUser(ctx, user); err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (p *Plane) ensureUser(ctx context.Context, user string) error {
 
 // buildRevocations makes the service of revocations, which reads all of them before the
 // server admits callers.
-func (p *Plane) buildRevocations() (err error) {
+func (p *Module) buildRevocations() (err error) {
 	p.revoked, err = revocation.New(revocation.Config{
 		Store: p.cfg.Backend.Store, Clock: p.cfg.Clock, Shared: p.cfg.Shared, Logger: p.cfg.Logger,
 		Apply: func(r auth.Revocation) { p.Gate.Apply(r) }, // made by buildGate
@@ -183,19 +183,19 @@ func (p *Plane) buildRevocations() (err error) {
 }
 
 // buildAccounts makes what back ends call, and what knows their keys.
-func (p *Plane) buildAccounts() (err error) {
+func (p *Module) buildAccounts() (err error) {
 	p.accounts, err = service.New(service.Config{Store: p.cfg.Backend.Store, Clock: p.cfg.Clock, Revoker: p.revoked,
 		Secret: p.cfg.Key.Derive("service keys", service.SecretSize)})
 	if err != nil {
 		return err
 	}
-	p.doors = append(p.doors, serviceapi.New(serviceapi.Config{Key: p.cfg.Key, Clock: p.cfg.Clock, Users: p.accounts,
+	p.userServices = append(p.userServices, serviceapi.New(serviceapi.Config{Key: p.cfg.Key, Clock: p.cfg.Clock, Users: p.accounts,
 		Revoker: p.revoked, EnsureUser: p.cfg.Chats.EnsureUser}).Service())
 	return nil
 }
 
 // buildPeople makes the service of profiles, block lists and settings.
-func (p *Plane) buildPeople() error {
+func (p *Module) buildPeople() error {
 	log, directory := p.cfg.Logger, newIdentifiers(p.cfg.Backend.Store, p.cfg.Clock)
 	p.people = people.New(people.Config{Store: p.cfg.Backend.Store, Clock: p.cfg.Clock, NewID: chat.NewID,
 		Chats: p.cfg.Chats, Hub: p.cfg.Hub, Identifiers: directory,
@@ -204,19 +204,19 @@ func (p *Plane) buildPeople() error {
 	p.cfg.Metrics.Gauge(telemetry.DeletionsFailing, "Deletions of accounts that failed and are tried again.",
 		func() float64 { return float64(p.people.FailingDeletions()) })
 	p.services = append(p.services, lifecycle.Restarted("profiles", log, p.people.Follow),
-		lifecycle.Restarted("deletions", log, p.people.Carry))
-	p.doors = append(p.doors, userapi.New(userapi.Config{People: p.people,
+		lifecycle.Restarted("deletions", log, p.people.ProcessDeletions))
+	p.userServices = append(p.userServices, userapi.New(userapi.Config{People: p.people,
 		Deleted: func(ctx context.Context, of auth.Principal) {
 			p.Gate.Forget(of.UserID) // made by buildGate
 			if err := p.endEverything(ctx, of.UserID); err != nil {
-				log.Warn("tokens of a deleted account are refused later", "error", err) // Carry does it again
+				log.Warn("tokens of a deleted account are refused later", "error", err) // ProcessDeletions does it again
 			}
 		}}).Service())
 	return nil
 }
 
 // endEverything ends the sessions, tokens and streams of a deleted account, in all processes.
-func (p *Plane) endEverything(ctx context.Context, user string) error {
+func (p *Module) endEverything(ctx context.Context, user string) error {
 	_, err := p.sessions.EndEverything(ctx, user, "", session.Deleted)
 	return err
 }

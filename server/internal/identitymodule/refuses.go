@@ -13,7 +13,7 @@ import (
 
 // Refuses reports whether a user has no access now: an account that is suspended or deleted, or a service account
 // that has ended. It reads the store: the gate forgets a revocation once the tokens that it covers have expired.
-func (p *Plane) Refuses(ctx context.Context, user string) (bool, error) {
+func (p *Module) Refuses(ctx context.Context, user string) (bool, error) {
 	if id, ok := strings.CutPrefix(user, auth.ServiceUserPrefix); ok {
 		a, _, err := p.accounts.Get(ctx, id)
 		if errors.Is(err, service.ErrNotFound) {

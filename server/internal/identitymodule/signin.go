@@ -35,7 +35,7 @@ func CheckSettings(s config.Settings) error {
 }
 
 // buildSessions makes what keeps the sessions of people.
-func (p *Plane) buildSessions() (err error) {
+func (p *Module) buildSessions() (err error) {
 	p.sessions, err = session.New(session.Config{Store: p.cfg.Backend.Store, Clock: p.cfg.Clock,
 		Pepper: p.cfg.Key.Derive("refresh tokens", session.PepperSize), Revoker: p.revoked, Record: p.events.Record,
 		Issue: func(user, id string, now time.Time) (string, error) {
@@ -50,7 +50,7 @@ func (p *Plane) buildSessions() (err error) {
 }
 
 // buildSignIn makes the service that signs people in.
-func (p *Plane) buildSignIn() error {
+func (p *Module) buildSignIn() error {
 	outbox, err := p.codeOutbox()
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (p *Plane) buildSignIn() error {
 	if err != nil {
 		return err
 	}
-	p.doors = append(p.doors, authapi.New(service, p.revoked).Service())
+	p.userServices = append(p.userServices, authapi.New(service, p.revoked).Service())
 	p.measureSignIn()
 	return nil
 }
@@ -90,7 +90,7 @@ func (e exchanger) Exchange(ctx context.Context, token string) (user string, onc
 }
 
 // codeOutbox makes the queue of codes; nil where there is no way to people.
-func (p *Plane) codeOutbox() (otp.Outbox, error) {
+func (p *Module) codeOutbox() (otp.Outbox, error) {
 	way, err := p.newCodeWay()
 	if err != nil || way == nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (p *Plane) codeOutbox() (otp.Outbox, error) {
 // CodeWay is the way of codes to people: log, smtp, webhook or none. If it is not set, a server on
 // loopback writes codes to its log, for the person who tries it out. On other servers, more people
 // read the log than may sign in as others.
-func (p *Plane) CodeWay() string {
+func (p *Module) CodeWay() string {
 	way := p.cfg.Settings.Codes.Way
 	switch {
 	case way != "auto":
@@ -121,7 +121,7 @@ func (p *Plane) CodeWay() string {
 }
 
 // newCodeWay makes the way of codes to people; nil where there is none.
-func (p *Plane) newCodeWay() (sender.Way, error) {
+func (p *Module) newCodeWay() (sender.Way, error) {
 	c := p.cfg.Settings.Codes
 	switch p.CodeWay() {
 	case "log":
@@ -146,7 +146,7 @@ func checkWay(w interface{ Check() error }) error {
 }
 
 // measureSignIn counts what happens to accounts.
-func (p *Plane) measureSignIn() {
+func (p *Module) measureSignIn() {
 	for _, m := range []struct {
 		name, help string
 		kind       securitylog.Kind

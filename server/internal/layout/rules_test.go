@@ -170,7 +170,7 @@ var bounds = []bound{
 	{"server/identity/issuer", []string{"server/auth"}, "who is trusted knows no rows"},
 	{
 		"server/internal/serviceapi", []string{"server/auth", "server/identity/service", "server/internal/api", "gen/..."},
-		"a door knows the use case behind it",
+		"an API service knows its use case",
 	},
 	{
 		"server/client/tail", []string{"server/client/bearer", "server/history", "server/infra/wait", "gen/..."},
@@ -301,7 +301,7 @@ var bounds = []bound{
 	},
 	{
 		"server/internal/authapi", []string{"server/auth", "server/identity/...", "server/internal/api", "gen/..."},
-		"a door knows the use case behind it",
+		"an API service knows its use case",
 	},
 	{
 		"workers/searchrelay", []string{"server/event", "server/eventlog", "server/kafka", "server/search",
@@ -317,7 +317,7 @@ var bounds = []bound{
 	{
 		"server/internal/userapi", []string{"server/auth", "server/identity/people", "server/internal/api",
 			"server/internal/streamwriter", "server/store/table/...", "gen/..."},
-		"a door knows the use case behind it",
+		"an API service knows its use case",
 	},
 	{
 		"server/client/conformance", []string{"server/client", "server/client/device", "gen/..."},
@@ -341,7 +341,7 @@ var bounds = []bound{
 	},
 	{
 		"workers/projection/notifications", []string{"server/event", "server/kafka", "server/store", "server/store/table",
-			"workers/consume", "workers/deadletter", "workers/deadletter/letter", "workers/projection"},
+			"workers/consume", "workers/deadletter", "workers/deadletter/encoding", "workers/projection"},
 		"a read model knows events and rows",
 	},
 	{"server/infra/egress", []string{"server/infra/loopback"}, "what may be reached knows nothing of what is sent there"},
@@ -371,7 +371,7 @@ var bounds = []bound{
 	{
 		"workers/ops/adminapi", []string{"server/identity/admin", "server/store", "server/store/table", "server/audit",
 			"workers/ops/pagetoken", "gen/..."},
-		"a door knows the use cases behind it",
+		"an API service knows its use cases",
 	},
 	{
 		"workers/ops/opsctl", []string{"server/auth", "server/client/bearer", "server/client/topic", "server/infra/cmdline",

@@ -21,30 +21,30 @@ const flushed = 10 * time.Second
 // audit holds what was seen of a group against the contract.
 type audit struct {
 	*World
-	t       *topicState
-	g       *group
-	at      map[place]*publication
-	letters map[place]int
-	dead    map[string]map[place]int // letters of all groups
-	seeks   []*control
-	asked   []*control // for a backfill
+	t           *topicState
+	g           *group
+	at          map[position]*publication
+	deadLetters map[position]int
+	dead        map[string]map[position]int // dead letters of all groups
+	seeks       []*control
+	asked       []*control // for a backfill
 }
 
 // check looks for what the server broke, when the run is over.
 func (w *World) check() {
 	for _, t := range w.topics {
-		at := map[place]*publication{}
+		at := map[position]*publication{}
 		for _, p := range t.order {
-			at[p.place] = p
+			at[p.position] = p
 		}
 		w.checkPublishers(t)
 		w.checkPurges(t)
-		letters := w.checkLetters(t, at)
+		deadLetters := w.checkDeadLetters(t, at)
 		for _, g := range w.tenures {
 			if g.topic != t {
 				continue
 			}
-			a := w.audit(t, g, at, letters)
+			a := w.audit(t, g, at, deadLetters)
 			for _, list := range g.delivered {
 				inOrder(list)
 			}
@@ -58,7 +58,7 @@ func (w *World) check() {
 			a.seeking()
 			a.keys()
 			a.hashing()
-			a.letterCalls()
+			a.deadLetterCalls()
 			a.bounds()
 			a.parking()
 			a.ledger()
@@ -68,8 +68,8 @@ func (w *World) check() {
 }
 
 // audit is that of a group.
-func (w *World) audit(t *topicState, g *group, at map[place]*publication, dead map[string]map[place]int) *audit {
-	a := &audit{World: w, t: t, g: g, at: at, letters: dead[g.name], dead: dead}
+func (w *World) audit(t *topicState, g *group, at map[position]*publication, dead map[string]map[position]int) *audit {
+	a := &audit{World: w, t: t, g: g, at: at, deadLetters: dead[g.name], dead: dead}
 	for _, c := range g.controls {
 		switch c.kind {
 		case seek:
@@ -84,23 +84,23 @@ func (w *World) audit(t *topicState, g *group, at map[place]*publication, dead m
 // checkPublishers holds that messages of one publisher and key are in one partition, in the order in
 // which they were published.
 func (w *World) checkPublishers(t *topicState) {
-	last := map[[2]string]place{}
+	last := map[[2]string]position{}
 	for _, p := range t.order {
-		if p.letter != nil {
+		if p.deadLetter != nil {
 			continue // it stands behind what was published since
 		}
 		of := [2]string{p.message.GetCorrelationId(), p.message.GetKey()}
 		was, ok := last[of]
-		if of[1] != "" && ok && (was.partition != p.place.partition || was.position >= p.place.position) {
-			w.find("publish order: key %s of %s has %v behind %v", of[1], t.name, p.place, was)
+		if of[1] != "" && ok && (was.partition != p.position.partition || was.position >= p.position.position) {
+			w.find("publish order: key %s of %s has %v behind %v", of[1], t.name, p.position, was)
 		}
-		last[of] = p.place
+		last[of] = p.position
 	}
 }
 
 // story says what happened to a message in a group, for a finding. Times are those since the first
 // delivery.
-func (w *World) story(g *group, of place) string {
+func (w *World) story(g *group, of position) string {
 	list := g.delivered[of]
 	if len(list) == 0 {
 		return ""
@@ -115,9 +115,9 @@ func (w *World) story(g *group, of place) string {
 		lines = append(lines, fmt.Sprintf("%v..%v session %s: %s, %s", s.call.at.Sub(zero), s.ret.at.Sub(zero), s.id,
 			[]string{"ack", "nack", "extend"}[s.kind], []string{"unknown", "done", "refused"}[s.outcome]))
 	}
-	for _, l := range w.letters {
+	for _, l := range w.deadLetters {
 		if l.topic == g.topic && l.group == g.name && l.of == of.String() {
-			lines = append(lines, fmt.Sprintf("%v letter %v with %q", l.message.GetPublishTime().AsTime().Sub(zero), l.place,
+			lines = append(lines, fmt.Sprintf("%v letter %v with %q", l.message.GetPublishTime().AsTime().Sub(zero), l.position,
 				l.message.GetHeaders()["parley-error"]))
 		}
 	}
@@ -156,10 +156,10 @@ func (a *audit) contents() {
 				a.find("content: %s of %s gets %.60s, which was never published", a.g.name, a.t.name, d.message.GetPayload())
 			case p == nil || !same(p.message, d.message):
 				a.find("content: %s of %s gets other content at %v: %.60s", a.g.name, a.t.name, at, d.message.GetPayload())
-			case p.letter != nil && (p.letter.group != a.g.name || d.message.GetExpireTime() != nil ||
-				d.message.GetHeaders()[redrivenHeader] != p.letter.id()):
-				a.find("redriven: %v of %s, letter %s of group %s, comes to %s with %v", at, a.t.name, p.letter.id(),
-					p.letter.group, a.g.name, d.message.GetHeaders())
+			case p.deadLetter != nil && (p.deadLetter.group != a.g.name || d.message.GetExpireTime() != nil ||
+				d.message.GetHeaders()[redrivenHeader] != p.deadLetter.id()):
+				a.find("redriven: %v of %s, letter %s of group %s, comes to %s with %v", at, a.t.name, p.deadLetter.id(),
+					p.deadLetter.group, a.g.name, d.message.GetHeaders())
 			case !a.lets(p, d, i > 0):
 				a.find("filter: %s of %s gets %v", a.g.name, a.t.name, at)
 			}
@@ -195,30 +195,30 @@ func (a *audit) start() {
 	}
 	history, got, beside, ended := 0, 0, 0, 0
 	for _, p := range a.t.order {
-		switch delivered := len(a.g.delivered[p.place]) > 0; {
+		switch delivered := len(a.g.delivered[p.position]) > 0; {
 		case p.ret.before(a.g.born.call):
 			history++
 			if delivered {
 				got++
-			} else if _, _, ends := p.expires(); ends || p.letter != nil {
+			} else if _, _, ends := p.expires(); ends || p.deadLetter != nil {
 				ended++
 			}
 		case !a.g.born.ret.before(p.call) && delivered:
 			beside++
 		}
 	}
-	all, most := a.g.config.GetStart().GetEarliest(), int(a.g.config.GetMaxBackfillMessages())
+	all, limit := a.g.config.GetStart().GetEarliest(), int(a.g.config.GetMaxBackfillMessages())
 	if len(a.asked) > 0 {
-		all, most = true, a.asked[0].most
+		all, limit = true, a.asked[0].most
 		a.unasked()
 		a.incomplete()
 	}
 	switch {
-	case all && most < 0:
+	case all && limit < 0:
 	case all:
-		if got > most || !a.t.trims() && len(a.t.purges) == 0 && !a.g.ended && got+beside < min(most, history)-ended {
+		if got > limit || !a.t.trims() && len(a.t.purges) == 0 && !a.g.ended && got+beside < min(limit, history)-ended {
 			a.find("backfill: %s of %s gets %d of %d messages, and %d besides, at most %d", a.g.name, a.t.name, got,
-				history, beside, most)
+				history, beside, limit)
 		}
 	case got > 0:
 		a.find("start: %s of %s starts at the end and gets %d messages from before", a.g.name, a.t.name, got)
@@ -227,7 +227,7 @@ func (a *audit) start() {
 
 // need reports whether the group has to get a message, and acknowledge it, after a moment.
 func (a *audit) need(p *publication) (since stamp, ok bool) {
-	if _, _, ends := p.expires(); ends || a.t.purged(p.place, stamp{seq: never}) {
+	if _, _, ends := p.expires(); ends || a.t.purged(p.position, stamp{seq: never}) {
 		return stamp{}, false
 	}
 	return a.due(p)
@@ -235,7 +235,7 @@ func (a *audit) need(p *publication) (since stamp, ok bool) {
 
 // due is need without regard to what messages lose by their time to live.
 func (a *audit) due(p *publication) (since stamp, ok bool) {
-	if p.letter != nil && p.letter.group != a.g.name {
+	if p.deadLetter != nil && p.deadLetter.group != a.g.name {
 		return stamp{}, false
 	}
 	// A group whose filter changes has to get what all of its filters let through.
@@ -254,12 +254,12 @@ func (a *audit) due(p *publication) (since stamp, ok bool) {
 	for _, s := range a.seeks {
 		switch {
 		case s.ret.before(p.call):
-		case !covers(s.to, p.place):
+		case !covers(s.to, p.position):
 			ok = false
 		case p.ret.before(s.call):
 			ok = true
 			// A member may acknowledge a message that it still has when the group is moved.
-			if a.answered(p.place, s.call) {
+			if a.answered(p.position, s.call) {
 				since = s.call
 			}
 		}
@@ -268,15 +268,15 @@ func (a *audit) due(p *publication) (since stamp, ok bool) {
 }
 
 // answered reports whether a message was acknowledged, for certain, before a moment.
-func (a *audit) answered(at place, before stamp) bool {
+func (a *audit) answered(at position, before stamp) bool {
 	return slices.ContainsFunc(a.g.settled[at], func(s *settlement) bool {
 		return s.kind == ack && s.outcome == done && s.ret.before(before)
 	})
 }
 
-// covers reports whether a group that moves to a place gets a message that is there.
-func covers(to *topicv1.Position, at place) bool {
-	var from place
+// covers reports whether a group that moves to a position gets a message that is there.
+func covers(to *topicv1.Position, at position) bool {
+	var from position
 	if _, err := fmt.Sscanf(to.GetMessageId(), "%d-%d", &from.partition, &from.position); err == nil {
 		return at.partition == from.partition && at.position >= from.position
 	}
@@ -286,7 +286,7 @@ func covers(to *topicv1.Position, at place) bool {
 // doneAt is the earliest moment at which a message may have been acknowledged, or 0 if the group
 // gave it up or need not get it.
 func (a *audit) doneAt(p *publication) int64 {
-	if p == nil || a.letters[p.place] > 0 {
+	if p == nil || a.deadLetters[p.position] > 0 {
 		return 0
 	}
 	_, due := a.due(p)
@@ -294,10 +294,10 @@ func (a *audit) doneAt(p *publication) int64 {
 		return 0
 	}
 	first := never
-	if purge := a.t.purgeOf(p.place); purge != nil {
+	if purge := a.t.purgeOf(p.position); purge != nil {
 		first = purge.call.seq
 	}
-	for _, s := range a.g.settled[p.place] {
+	for _, s := range a.g.settled[p.position] {
 		if s.kind == ack && s.outcome != refused {
 			first = min(first, s.call.seq)
 		}
@@ -311,11 +311,11 @@ func (a *audit) losses() {
 	var missed int64
 	for _, p := range a.t.order {
 		since, ok := a.need(p)
-		if !ok || a.letters[p.place] > 0 {
+		if !ok || a.deadLetters[p.position] > 0 {
 			continue
 		}
-		delivered := slices.ContainsFunc(a.g.delivered[p.place], func(d *delivery) bool { return since.before(d.at) })
-		settled := slices.ContainsFunc(a.g.settled[p.place], func(s *settlement) bool {
+		delivered := slices.ContainsFunc(a.g.delivered[p.position], func(d *delivery) bool { return since.before(d.at) })
+		settled := slices.ContainsFunc(a.g.settled[p.position], func(s *settlement) bool {
 			return s.kind == ack && s.outcome != refused && since.before(s.call)
 		})
 		switch {
@@ -323,10 +323,10 @@ func (a *audit) losses() {
 		case a.g.mortal && a.t.trims():
 			missed++
 		case !delivered:
-			a.find("lost: %s of %s never gets %v", a.g.name, a.t.name, p.place)
+			a.find("lost: %s of %s never gets %v", a.g.name, a.t.name, p.position)
 		default:
-			a.find("lost: %s of %s is passed over %v, which it did not acknowledge%s", a.g.name, a.t.name, p.place,
-				a.story(a.g, p.place))
+			a.find("lost: %s of %s is passed over %v, which it did not acknowledge%s", a.g.name, a.t.name, p.position,
+				a.story(a.g, p.position))
 		}
 	}
 	if missed > a.g.missed {
@@ -334,7 +334,7 @@ func (a *audit) losses() {
 	}
 }
 
-// floors holds that places and statuses claim nothing that is not acknowledged. A position
+// floors holds that positions and statuses claim nothing that is not acknowledged. A position
 // counts as done when all positions up to it are done.
 func (a *audit) floors() {
 	if a.g.ended || len(a.seeks) > 0 {
@@ -343,13 +343,13 @@ func (a *audit) floors() {
 	below := map[int32][]int64{} // by partition and position, when all up to it are done
 	for n := range a.t.config.GetPartitions() {
 		list := []int64{0}
-		for pos := int64(0); a.at[place{n, pos}] != nil; pos++ {
-			list = append(list, max(list[pos], a.doneAt(a.at[place{n, pos}])))
+		for pos := int64(0); a.at[position{n, pos}] != nil; pos++ {
+			list = append(list, max(list[pos], a.doneAt(a.at[position{n, pos}])))
 		}
 		below[n] = list
 	}
-	hold := func(what string, p *probe, places map[int32]int64) {
-		for n, at := range places {
+	hold := func(what string, p *probe, targets map[int32]int64) {
+		for n, at := range targets {
 			if at >= int64(len(below[n])) {
 				a.find("%s: %s of %s is at %d-%d, which is behind the end", what, a.g.name, a.t.name, n, at)
 			} else if below[n][at] > p.ret.seq {
@@ -371,7 +371,7 @@ func (a *audit) floors() {
 	for _, p := range a.t.statuses {
 		open := a.doneAt(p.message) > p.ret.seq
 		if open && (p.completed || slices.Contains(p.acknowledged, a.g.name)) {
-			a.find("status: %v of %s is acknowledged by %v, and %s has not", p.message.place, a.t.name, p.acknowledged, a.g.name)
+			a.find("status: %v of %s is acknowledged by %v, and %s has not", p.message.position, a.t.name, p.acknowledged, a.g.name)
 		}
 	}
 }

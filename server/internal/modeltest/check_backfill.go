@@ -10,8 +10,8 @@ func (a *audit) incomplete() {
 		return
 	}
 	for _, p := range a.t.order {
-		if p.ret.before(a.g.born.call) && len(a.g.delivered[p.place]) > 0 && a.wasComplete(p) {
-			a.find("pending: %s of %s gets %v, which was complete%s", a.g.name, a.t.name, p.place, a.story(a.g, p.place))
+		if p.ret.before(a.g.born.call) && len(a.g.delivered[p.position]) > 0 && a.wasComplete(p) {
+			a.find("pending: %s of %s gets %v, which was complete%s", a.g.name, a.t.name, p.position, a.story(a.g, p.position))
 		}
 	}
 }
@@ -38,7 +38,7 @@ func (a *audit) wasComplete(p *publication) bool {
 		other := a.audit(a.t, g, a.at, a.dead)
 		held := g.config.GetStart().GetEarliest() || len(other.asked) > 0
 		switch {
-		case len(other.seeks) > 0 || g.ended || p.letter != nil:
+		case len(other.seeks) > 0 || g.ended || p.deadLetter != nil:
 			return false
 		case !held && p.ret.before(g.born.call):
 			continue
@@ -53,7 +53,7 @@ func (a *audit) wasComplete(p *publication) bool {
 // kept reports whether the group acknowledged a message for certain before a call, and no kill before its answer
 // may have taken that.
 func (a *audit) kept(p *publication, asked span) bool {
-	return slices.ContainsFunc(a.g.settled[p.place], func(s *settlement) bool {
+	return slices.ContainsFunc(a.g.settled[p.position], func(s *settlement) bool {
 		return s.kind == ack && s.outcome == done && s.ret.before(asked.call) && !a.unsaved(s, &delivery{at: asked.ret})
 	})
 }

@@ -33,12 +33,12 @@ func (a *audit) least(d *delivery) time.Duration {
 }
 
 // attemptsOf are how many attempts settings give a message, at least and at most.
-func attemptsOf(list []*topicv1.SubscriptionConfig) (least, most int) {
+func attemptsOf(list []*topicv1.SubscriptionConfig) (least, limit int) {
 	least = int(list[0].GetRetry().GetMaxAttempts())
 	for _, c := range list {
-		least, most = min(least, int(c.GetRetry().GetMaxAttempts())), max(most, int(c.GetRetry().GetMaxAttempts()))
+		least, limit = min(least, int(c.GetRetry().GetMaxAttempts())), max(limit, int(c.GetRetry().GetMaxAttempts()))
 	}
-	return least, most
+	return least, limit
 }
 
 // lets reports whether a filter that the group may have had lets a message through. A new filter applies
@@ -67,25 +67,25 @@ func (a *audit) bounds() {
 	}
 	inOrder(all)
 	for i, d := range all {
-		most := int32(0)
+		limit := int32(0)
 		for _, c := range a.g.settings(d.from, d.at) {
 			if c.GetMaxInFlight() == 0 {
-				most = 0
+				limit = 0
 				break
 			}
-			most = max(most, c.GetMaxInFlight())
+			limit = max(limit, c.GetMaxInFlight())
 		}
-		if most == 0 || a.released(d, d.at) {
+		if limit == 0 || a.released(d, d.at) {
 			continue
 		}
-		held := map[place]bool{}
+		held := map[position]bool{}
 		for j := i; j >= 0 && d.at.at.Sub(all[j].at.at) < longLease; j-- {
 			if a.holds(all[j], d.at) {
-				held[all[j].place] = true
+				held[all[j].position] = true
 			}
 		}
-		if len(held) > int(most) {
-			a.find("bound: members of %s of %s have %d messages, at most %d", a.g.name, a.t.name, len(held), most)
+		if len(held) > int(limit) {
+			a.find("bound: members of %s of %s have %d messages, at most %d", a.g.name, a.t.name, len(held), limit)
 		}
 	}
 }

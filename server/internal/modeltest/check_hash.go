@@ -9,33 +9,33 @@ import (
 
 // hashing holds that with the selection HASH a key, or a message without one, has one member as long as the members
 // stay: two deliveries that follow each other go to one session, unless another one began or ended meanwhile. As
-// messages are handed out in their order, that member gets those of a key in their order, too.
+// messages are delivered in their order, that member gets those of a key in their order, too.
 func (a *audit) hashing() {
 	if !slices.ContainsFunc(a.g.settings(stamp{}, stamp{seq: never}), hashed) {
 		return
 	}
 	last, first := map[string]*delivery{}, map[string]*delivery{}
 	for _, d := range a.inAll() {
-		if key := d.message.GetKey(); key != "" && d == a.g.delivered[d.place][0] {
+		if key := d.message.GetKey(); key != "" && d == a.g.delivered[d.position][0] {
 			a.hashOrder(first[key], d)
 			first[key] = d
 		}
 		key := d.message.GetKey()
 		if key == "" {
-			key = d.place.String()
+			key = d.position.String()
 		}
 		was := last[key]
 		last[key] = d
 		if was == nil || was.session == d.session {
 			continue
 		}
-		from := a.handedAfter(was)
-		if other := a.handedAfter(d); other.before(from) {
+		from := a.deliveredAfter(was)
+		if other := a.deliveredAfter(d); other.before(from) {
 			from = other
 		}
 		if a.hashed(from, d.at) && !a.outage(from, d.at) && a.stays(from, d.at) {
 			a.find("hash: %s of %s gives %v and then %v of key %q to sessions %s and %s%s\n\t--%s", a.g.name, a.t.name,
-				was.place, d.place, key, was.id, d.id, a.story(a.g, was.place), a.story(a.g, d.place))
+				was.position, d.position, key, was.id, d.id, a.story(a.g, was.position), a.story(a.g, d.position))
 		}
 	}
 }
@@ -43,13 +43,13 @@ func (a *audit) hashing() {
 // hashOrder is hashing of two messages of a key that are delivered for the first time, one after the other. Messages
 // pass one that waits until it is due.
 func (a *audit) hashOrder(was, d *delivery) {
-	if was == nil || was.session != d.session || was.place.partition != d.place.partition ||
-		was.place.position < d.place.position || a.at[d.place] == nil || a.at[d.place].message.GetDelay() != nil {
+	if was == nil || was.session != d.session || was.position.partition != d.position.partition ||
+		was.position.position < d.position.position || a.at[d.position] == nil || a.at[d.position].message.GetDelay() != nil {
 		return
 	}
-	if from := a.at[d.place].call; a.hashed(from, d.at) && !a.outage(from, d.at) && a.stays(from, d.at) {
-		a.find("hash order: %s of %s gets %v before %v of key %q%s\n\t--%s", a.g.name, a.t.name, was.place, d.place,
-			d.message.GetKey(), a.story(a.g, was.place), a.story(a.g, d.place))
+	if from := a.at[d.position].call; a.hashed(from, d.at) && !a.outage(from, d.at) && a.stays(from, d.at) {
+		a.find("hash order: %s of %s gets %v before %v of key %q%s\n\t--%s", a.g.name, a.t.name, was.position, d.position,
+			d.message.GetKey(), a.story(a.g, was.position), a.story(a.g, d.position))
 	}
 }
 
@@ -60,14 +60,15 @@ func (a *audit) inAll() (all []*delivery) {
 		all = append(all, list...)
 	}
 	slices.SortFunc(all, func(x, y *delivery) int {
-		return cmp.Or(cmp.Compare(x.at.seq, y.at.seq), cmp.Compare(x.place.position, y.place.position))
+		return cmp.Or(cmp.Compare(x.at.seq, y.at.seq), cmp.Compare(x.position.position, y.position.position))
 	})
 	return all
 }
 
-// handedAfter is a moment before which the server cannot have given a message away: it was published then.
-func (a *audit) handedAfter(d *delivery) stamp {
-	if since := a.at[d.place].since(); d.from.before(since) {
+// deliveredAfter is a moment before which the server cannot have given a message away: it was published
+// then.
+func (a *audit) deliveredAfter(d *delivery) stamp {
+	if since := a.at[d.position].since(); d.from.before(since) {
 		return since
 	}
 	return d.from

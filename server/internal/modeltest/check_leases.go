@@ -23,15 +23,15 @@ func (a *audit) released(d *delivery, later stamp) bool {
 		return true
 	}
 	start := d.from.at
-	for _, s := range a.g.settled[d.place] {
+	for _, s := range a.g.settled[d.position] {
 		if s.session != d.session || !d.from.before(s.call) || !s.call.before(later) {
 			continue
 		}
 		if s.kind != extend && s.outcome != refused {
 			return true
 		}
-		if s.kind == extend && s.outcome == done && s.call.at.After(start) && !a.gone(d.place, s.ret) &&
-			!a.saidBefore(d.place, s.ret) {
+		if s.kind == extend && s.outcome == done && s.call.at.After(start) && !a.gone(d.position, s.ret) &&
+			!a.saidBefore(d.position, s.ret) {
 			if !s.ret.at.Before(start.Add(a.least(d))) {
 				return true
 			}
@@ -43,17 +43,17 @@ func (a *audit) released(d *delivery, later stamp) bool {
 
 // gone reports whether a message may be done with before a moment, though the member has not said so: it has a dead
 // letter, was purged, or its time is over. Statements of members about it mean nothing then, and are answered as done.
-func (a *audit) gone(at place, before stamp) bool {
+func (a *audit) gone(at position, before stamp) bool {
 	if purge := a.t.purgeOf(at); purge != nil && purge.call.before(before) {
 		return true
 	}
 	earliest, _, ends := a.at[at].expires()
-	return a.letters[at] > 0 || ends && earliest.Before(before.at)
+	return a.deadLetters[at] > 0 || ends && earliest.Before(before.at)
 }
 
 // holds reports whether a member has a message at a moment, for certain. It does not, if the message was purged.
 func (a *audit) holds(d *delivery, at stamp) bool {
-	purge := a.t.purgeOf(d.place)
+	purge := a.t.purgeOf(d.position)
 	return !a.released(d, at) && (purge == nil || at.before(purge.call))
 }
 
@@ -93,7 +93,7 @@ func (a *audit) leases() {
 // message, or after it was acknowledged. When the other member has lost it again, the server may have
 // given it back to the first: what that one says of the delivery that it has read counts for the one
 // that it has not.
-func (a *audit) late(at place, list []*delivery, s *settlement) {
+func (a *audit) late(at position, list []*delivery, s *settlement) {
 	var own, other *delivery
 	for _, d := range list {
 		switch {
@@ -164,7 +164,7 @@ func (a *audit) unsaved(s *settlement, d *delivery) bool {
 func (a *audit) attempts() {
 	for at, list := range a.g.delivered {
 		for i, d := range list {
-			if _, most := attemptsOf(a.g.settings(list[0].from, d.at)); d.attempt > most+1 {
+			if _, limit := attemptsOf(a.g.settings(list[0].from, d.at)); d.attempt > limit+1 {
 				a.find("attempts: %v of %s, group %s, is delivered for the %dth time", at, a.t.name, a.g.name, d.attempt)
 			}
 			if a.Simulated && d.attempt > i+1 {
@@ -221,7 +221,7 @@ func (a *audit) pauses() {
 }
 
 // saidBefore reports whether a message may have been acknowledged before a moment.
-func (a *audit) saidBefore(at place, before stamp) bool {
+func (a *audit) saidBefore(at position, before stamp) bool {
 	return slices.ContainsFunc(a.g.settled[at], func(s *settlement) bool {
 		return s.kind == ack && s.outcome != refused && s.call.before(before)
 	})
@@ -254,8 +254,8 @@ func (a *audit) keys() {
 		return
 	}
 	type line struct {
-		deliveries []*delivery
-		places     []*publication
+		deliveries   []*delivery
+		publications []*publication
 	}
 	byKey := map[string]*line{}
 	for _, p := range a.t.order {
@@ -263,18 +263,18 @@ func (a *audit) keys() {
 			if byKey[k] == nil {
 				byKey[k] = &line{}
 			}
-			byKey[k].places = append(byKey[k].places, p)
-			byKey[k].deliveries = append(byKey[k].deliveries, a.g.delivered[p.place]...)
+			byKey[k].publications = append(byKey[k].publications, p)
+			byKey[k].deliveries = append(byKey[k].deliveries, a.g.delivered[p.position]...)
 		}
 	}
 	for k, l := range byKey {
-		slices.SortFunc(l.places, func(x, y *publication) int { return cmp.Compare(x.place.position, y.place.position) })
+		slices.SortFunc(l.publications, func(x, y *publication) int { return cmp.Compare(x.position.position, y.position.position) })
 		before := int64(0)
-		for _, p := range l.places {
-			for _, d := range a.g.delivered[p.place] {
+		for _, p := range l.publications {
+			for _, d := range a.g.delivered[p.position] {
 				if before > d.at.seq && p.message.GetDelay() == nil && a.ordered(d) {
 					a.find("key order: %s of %s gets %v before it has acknowledged what is before it of %s", a.g.name,
-						a.t.name, p.place, k)
+						a.t.name, p.position, k)
 				}
 			}
 			if p.message.GetDelay() == nil { // later messages pass one that waits
@@ -284,9 +284,9 @@ func (a *audit) keys() {
 		inOrder(l.deliveries)
 		for i, d := range l.deliveries {
 			for j := i - 1; j >= 0 && a.ordered(d) && d.at.at.Sub(l.deliveries[j].from.at) < longLease; j-- {
-				if x := l.deliveries[j]; d.place != x.place && a.holds(x, d.at) && !a.overtaken(d, x) {
-					a.find("key order: %s of %s has %v and %v of %s in hand%s\n\t--%s", a.g.name, a.t.name, x.place, d.place, k,
-						a.story(a.g, x.place), a.story(a.g, d.place))
+				if x := l.deliveries[j]; d.position != x.position && a.holds(x, d.at) && !a.overtaken(d, x) {
+					a.find("key order: %s of %s has %v and %v of %s in hand%s\n\t--%s", a.g.name, a.t.name, x.position, d.position, k,
+						a.story(a.g, x.position), a.story(a.g, d.position))
 				}
 			}
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // purgeOf is the first purge of a message, nil if it was not purged.
-func (t *topicState) purgeOf(at place) *purging {
+func (t *topicState) purgeOf(at position) *purging {
 	for _, p := range t.purges {
 		if at.position < p.ends[at.partition] {
 			return p
@@ -19,29 +19,29 @@ func (t *topicState) purgeOf(at place) *purging {
 }
 
 // purged reports whether a message was purged for certain before a moment.
-func (t *topicState) purged(at place, before stamp) bool {
+func (t *topicState) purged(at position, before stamp) bool {
 	p := t.purgeOf(at)
 	return p != nil && p.ret.before(before)
 }
 
-// checkPurges holds that each purge ends at its place. Times are stored in milliseconds.
+// checkPurges holds that each purge ends at its position. Times are stored in milliseconds.
 func (w *World) checkPurges(t *topicState) {
 	for _, x := range t.purges {
 		until := x.before.GetTime().AsTime()
 		byTime := x.before.GetTime() != nil
-		var of place
+		var of position
 		_, err := fmt.Sscanf(x.before.GetMessageId(), "%d-%d", &of.partition, &of.position)
 		for _, p := range t.order {
-			purge := t.purgeOf(p.place)
+			purge := t.purgeOf(p.position)
 			if purge != nil && purge.ret.before(x.call) {
 				continue
 			}
 			gone := purge == x
 			switch {
-			case err == nil && gone != (p.place.partition == of.partition && p.place.position < of.position),
+			case err == nil && gone != (p.position.partition == of.partition && p.position.position < of.position),
 				x.before.GetLatest() && (p.ret.before(x.call) && !gone || x.ret.before(p.call) && gone),
 				byTime && (p.ret.at.Before(until) && !gone || p.call.at.After(until.Add(time.Millisecond)) && gone):
-				w.find("purge: one of %s before %v ends at %v, with %v of %v..%v", t.name, x.before, x.ends, p.place,
+				w.find("purge: one of %s before %v ends at %v, with %v of %v..%v", t.name, x.before, x.ends, p.position,
 					p.call.at, p.ret.at)
 			}
 		}
@@ -104,11 +104,11 @@ func (a *audit) lifetime(p *publication, d *delivery) {
 	}
 	earliest, latest, ok := p.expires()
 	if said := d.message.GetExpireTime().AsTime(); said.Before(earliest) || said.After(latest) {
-		a.find("expire time: %v of %s is published at %v with %v, and ends at %v", d.place, a.t.name, p.call.at.UTC(),
+		a.find("expire time: %v of %s is published at %v with %v, and ends at %v", d.position, a.t.name, p.call.at.UTC(),
 			p.message.GetTtl().AsDuration(), said)
 	}
 	if ok && d.from.at.After(latest) {
-		a.find("expired: %v of %s comes to %s %v too late", d.place, a.t.name, a.g.name, d.from.at.Sub(latest))
+		a.find("expired: %v of %s comes to %s %v too late", d.position, a.t.name, a.g.name, d.from.at.Sub(latest))
 	}
 }
 
@@ -120,24 +120,24 @@ func (a *audit) ledger() {
 	if a.g.ended || len(a.seeks) > 0 {
 		return
 	}
-	var least, most int64
+	var least, limit int64
 	for _, p := range a.t.order {
-		if _, _, ends := p.expires(); !ends || a.letters[p.place] > 0 {
+		if _, _, ends := p.expires(); !ends || a.deadLetters[p.position] > 0 {
 			continue
 		}
-		if _, due := a.due(p); due && !p.call.before(a.g.born.ret) && a.t.purgeOf(p.place) == nil &&
-			!a.saidBefore(p.place, stamp{seq: never}) {
+		if _, due := a.due(p); due && !p.call.before(a.g.born.ret) && a.t.purgeOf(p.position) == nil &&
+			!a.saidBefore(p.position, stamp{seq: never}) {
 			least++
 		}
 		if !a.keeps(p) {
-			most++
+			limit++
 		}
 	}
 	a.forced()
 	got := a.g.released.GetExpired()
-	if got > most || got < least && !(a.g.mortal && a.t.trims()) {
+	if got > limit || got < least && !(a.g.mortal && a.t.trims()) {
 		a.find("ledger: %s of %s counts %d messages as expired, and these are from %d to %d", a.g.name, a.t.name, got,
-			least, most)
+			least, limit)
 	}
 }
 
@@ -145,7 +145,7 @@ func (a *audit) ledger() {
 // of one that has ended is answered as done, and means nothing.
 func (a *audit) keeps(p *publication) bool {
 	earliest, _, _ := p.expires()
-	return slices.ContainsFunc(a.g.settled[p.place], func(s *settlement) bool {
+	return slices.ContainsFunc(a.g.settled[p.position], func(s *settlement) bool {
 		return s.kind == ack && s.outcome == done && s.ret.at.Before(earliest) &&
 			!a.unsaved(s, &delivery{at: stamp{seq: never}})
 	})
@@ -154,23 +154,23 @@ func (a *audit) keeps(p *publication) bool {
 // forced holds that a purge is counted for what it took from the group, and not for what the group had
 // acknowledged. Of what ended, either may count.
 func (a *audit) forced() {
-	var least, most int64
+	var least, limit int64
 	for _, p := range a.t.order {
-		purge := a.t.purgeOf(p.place)
-		if purge == nil || a.letters[p.place] > 0 {
+		purge := a.t.purgeOf(p.position)
+		if purge == nil || a.deadLetters[p.position] > 0 {
 			continue
 		}
 		_, _, ends := p.expires()
 		_, due := a.due(p)
-		if due && !ends && !p.call.before(a.g.born.ret) && !a.saidBefore(p.place, stamp{seq: never}) {
+		if due && !ends && !p.call.before(a.g.born.ret) && !a.saidBefore(p.position, stamp{seq: never}) {
 			least++
 		}
-		if !a.answered(p.place, purge.call) {
-			most++
+		if !a.answered(p.position, purge.call) {
+			limit++
 		}
 	}
-	if got := a.g.released.GetForced(); got < least || got > most {
+	if got := a.g.released.GetForced(); got < least || got > limit {
 		a.find("ledger: %s of %s counts %d messages as purged, and these are from %d to %d", a.g.name, a.t.name, got,
-			least, most)
+			least, limit)
 	}
 }

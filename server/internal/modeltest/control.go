@@ -116,7 +116,7 @@ func (w *World) seek(g *group) {
 		case what == 1:
 			if p := w.some(g.topic); p != nil {
 				to = &topicv1.Position{At: &topicv1.Position_MessageId{
-					MessageId: p.place.String()}}
+					MessageId: p.position.String()}}
 			}
 		}
 		_, s, err := until(ctx, w, w.User.Subscriptions.SeekSubscription,
@@ -272,7 +272,7 @@ func (w *World) watch(t *topicState) {
 		}
 		for _, g := range t.groups {
 			if g.name == "cancelled" {
-				continue // its place is that of another subscription at any time
+				continue // its position is that of another subscription at any time
 			}
 			if res, s, err := until(ctx, w, w.User.Subscriptions.GetSubscription,
 				&topicv1.GetSubscriptionRequest{Topic: t.name, Group: g.name}); err == nil {
@@ -297,11 +297,11 @@ func (w *World) askStatus(ctx context.Context, t *topicState) {
 	w.mu.Unlock()
 	for _, m := range newest {
 		if res, s, err := until(ctx, w, w.User.Topics.GetMessageStatus, &topicv1.GetMessageStatusRequest{Topic: t.name,
-			MessageId: m.place.String()}); err == nil {
+			MessageId: m.position.String()}); err == nil {
 			t.statuses = append(t.statuses, &probe{span: s, message: m, acknowledged: res.GetAcknowledged(),
 				completed: res.GetStatus() == topicv1.MessageStatus_MESSAGE_STATUS_COMPLETED})
 		} else if ctx.Err() == nil {
-			w.find("status: %s has no message at %v: %v", t.name, m.place, err)
+			w.find("status: %s has no message at %v: %v", t.name, m.position, err)
 		}
 	}
 }

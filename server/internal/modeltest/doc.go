@@ -28,7 +28,7 @@
 //   - What is parked waits for UnparkKeys, and holds what has its key. Its attempts count from the
 //     beginning then.
 //   - A purge is repeated until it is answered, so it may remove from its first call on. The answer says where it
-//     ended; messages published meanwhile are on either side. What is before that place comes no more, is not waited
+//     ended; messages published meanwhile are on either side. What is before that position comes no more, is not waited
 //     for, and counts in the ledger if the group had not acknowledged it.
 //   - A change of the completion mode takes no acknowledgement. While one to OFFSET_WATERMARK is under way,
 //     and until one back is answered, a kill may.

@@ -91,7 +91,7 @@ func spread(d *topicv1.Delivery) {
 }
 
 var faults = slices.Concat(publishFaults, deliveryFaults, answerFaults, groupFaults, changeFaults, lossFaults,
-	hashFaults, streamFaults, letterFaults, openFaults)
+	hashFaults, streamFaults, deadLetterFaults, openFaults)
 
 var publishFaults = []fault{
 	{name: "an answered publish is not stored", finds: "lost:", only: polled, lie: loses},
@@ -131,7 +131,7 @@ var publishFaults = []fault{
 	{name: "removed messages give no room back", finds: "publish:", only: []string{"trimmed/plain", "trim"}, lie: fills},
 }
 
-// loses invents places for requests that it does not store.
+// loses invents positions for requests that it does not store.
 func loses() lie {
 	n, end := 0, int64(1)<<20
 	return func(l *liar, req proto.Message, next func(proto.Message) (proto.Message, error)) (proto.Message, error) {

@@ -21,20 +21,20 @@ type span struct{ call, ret stamp }
 // meets reports whether a span has a moment between two others.
 func (s span) meets(from, to stamp) bool { return !to.before(s.call) && !s.ret.before(from) }
 
-// place is where a message stands.
-type place struct {
+// position is where a message stands.
+type position struct {
 	partition int32
 	position  int64
 }
 
 // publication is a message that a publisher gave to the server. Publishers repeat a request until
-// its outcome is known, so each message of an ended run has a place.
+// its outcome is known, so each message of an ended run has a position.
 type publication struct {
 	span
-	message *topicv1.TopicMessage
-	place   place
-	stored  bool
-	letter  *letter // that was put back; nil: a publisher gave it
+	message    *topicv1.TopicMessage
+	position   position
+	stored     bool
+	deadLetter *deadLetter // that was put back; nil: a publisher gave it
 }
 
 // expires says when a message ends, at the earliest and at the latest; ok is false if it does not in a
@@ -65,7 +65,7 @@ func (s *session) endedBefore(at stamp) bool { return s.end.seq > 0 && s.end.bef
 type delivery struct {
 	*session
 	from, at stamp
-	place    place
+	position position
 	message  *topicv1.TopicMessage
 	attempt  int
 }

@@ -220,12 +220,12 @@ func (m *member) read(
 	}
 }
 
-// placeIn is where message i of a delivery stands.
-func placeIn(d *topicv1.Delivery, i int) place {
+// positionIn is where message i of a delivery stands.
+func positionIn(d *topicv1.Delivery, i int) position {
 	if d.GetOffsets() != nil {
 		i = int(d.GetOffsets()[i])
 	}
-	return place{d.GetPartition(), d.GetBase() + int64(i)}
+	return position{d.GetPartition(), d.GetBase() + int64(i)}
 }
 
 // seen records that a session is there.
@@ -262,8 +262,8 @@ func (m *member) receive(s *session, from stamp, limit int, deliveries []*topicv
 	for _, d := range deliveries {
 		before := int64(-1)
 		for i, message := range d.GetMessages() {
-			at := placeIn(d, i)
-			got := &delivery{session: s, from: from, at: now, place: at, message: message, attempt: 1}
+			at := positionIn(d, i)
+			got := &delivery{session: s, from: from, at: now, position: at, message: message, attempt: 1}
 			if d.GetAttempts() != nil {
 				got.attempt = int(d.GetAttempts()[i])
 			}
@@ -360,14 +360,14 @@ func (m *member) settle(s *session, kind settleKind, delay time.Duration, list .
 		for _, d := range list {
 			x := &settlement{span: span{call, ret}, session: s, kind: kind, delay: delay}
 			switch {
-			case err == nil && among(refusals, d.place):
+			case err == nil && among(refusals, d.position):
 				x.outcome = refused
 			case err == nil:
 				x.outcome = done
 			case !transient(err):
 				x.outcome = refused
 			}
-			m.settled[d.place] = append(m.settled[d.place], x)
+			m.settled[d.position] = append(m.settled[d.position], x)
 		}
 		if err == nil {
 			s.last = call
@@ -404,18 +404,18 @@ func (m *member) say(s *session, kind settleKind, delay time.Duration, list []*d
 // positions names messages: as ranges, or one by one.
 func positions(list []*delivery, ranges bool) (all []*topicv1.Positions) {
 	for _, d := range list {
-		if n := len(all); ranges && n > 0 && all[n-1].GetPartition() == d.place.partition &&
-			all[n-1].GetBase()+all[n-1].GetCount() == d.place.position {
+		if n := len(all); ranges && n > 0 && all[n-1].GetPartition() == d.position.partition &&
+			all[n-1].GetBase()+all[n-1].GetCount() == d.position.position {
 			all[n-1].Count++
 			continue
 		}
-		all = append(all, &topicv1.Positions{Partition: d.place.partition, Base: d.place.position, Count: 1})
+		all = append(all, &topicv1.Positions{Partition: d.position.partition, Base: d.position.position, Count: 1})
 	}
 	return all
 }
 
 // among reports whether a message is among what was refused.
-func among(list []*topicv1.Refusal, at place) bool {
+func among(list []*topicv1.Refusal, at position) bool {
 	for _, r := range list {
 		p := r.GetPositions()
 		if p.GetPartition() == at.partition && at.position >= p.GetBase() && at.position < p.GetBase()+max(p.GetCount(), 1) {

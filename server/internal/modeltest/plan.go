@@ -80,8 +80,8 @@ func (t *topicState) group(name string, streams int, with func(*topicv1.Subscrip
 }
 
 func newGroup(t *topicState, name string, c *topicv1.SubscriptionConfig) *group {
-	return &group{topic: t, name: name, config: c, delivered: map[place][]*delivery{},
-		settled: map[place][]*settlement{}}
+	return &group{topic: t, name: name, config: c, delivered: map[position][]*delivery{},
+		settled: map[position][]*settlement{}}
 }
 
 func dies(c *topicv1.SubscriptionConfig) {

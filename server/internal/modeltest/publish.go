@@ -16,7 +16,7 @@ import (
 // publish publishes numbered requests until it is stopped. Each is repeated until it is answered,
 // and now and then after that.
 func (w *World) publish(t *topicState, name string) {
-	// The last request is answered, too: its messages are at a place, or nothing can be checked.
+	// The last request is answered, too: its messages are at a position, or nothing can be checked.
 	ctx := context.WithoutCancel(w.publishing.ctx)
 	for n := int64(1); sleep(w.publishing.ctx, w.around(w.Pace)); n++ {
 		req := w.request(t, name, n)
@@ -144,15 +144,15 @@ func (w *World) send(ctx context.Context, t *topicState, req *topicv1.PublishReq
 	}
 	for i, r := range res.GetResults() {
 		p := t.published[string(req.GetMessages()[i].GetPayload())]
-		at := place{r.GetPartition(), r.GetPosition()}
-		if p.stored && p.place != at {
-			w.report("repeated publish: %.60s stands at %v and %v", p.message.GetPayload(), p.place, at)
+		at := position{r.GetPartition(), r.GetPosition()}
+		if p.stored && p.position != at {
+			w.report("repeated publish: %.60s stands at %v and %v", p.message.GetPayload(), p.position, at)
 		}
 		if r.GetMessageId() != fmt.Sprintf("%d-%d", at.partition, at.position) {
 			w.report("publish: the message at %v has id %s", at, r.GetMessageId())
 		}
 		if !p.stored {
-			p.place, p.stored, p.ret = at, true, s.ret
+			p.position, p.stored, p.ret = at, true, s.ret
 			t.order = append(t.order, p)
 		}
 	}

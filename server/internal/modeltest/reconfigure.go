@@ -67,17 +67,17 @@ func (w *World) update(g *group) {
 
 // backfill asks for what was published before a group. One that asks for all of it cancels the backfill
 // in between, and continues it.
-func (w *World) backfill(g *group, most int) {
+func (w *World) backfill(g *group, limit int) {
 	ctx := context.WithoutCancel(w.changing.ctx)
 	start := func() {
 		_, s, err := until(ctx, w, w.User.Backfills.StartBackfill, &topicv1.StartBackfillRequest{Topic: g.topic.name,
 			Group: g.name, From: earliest(), Scope: topicv1.BackfillScope_BACKFILL_SCOPE_ALL_RETAINED,
-			MaxMessages: int64(most), Async: true})
-		w.record(g, control{span: s, kind: backfill, most: most}, err)
+			MaxMessages: int64(limit), Async: true})
+		w.record(g, control{span: s, kind: backfill, most: limit}, err)
 	}
 	sleep(w.changing.ctx, w.around(time.Second))
 	start()
-	if most >= 0 {
+	if limit >= 0 {
 		return
 	}
 	sleep(w.changing.ctx, w.around(20*time.Millisecond))
@@ -135,7 +135,7 @@ func (w *World) purge(t *topicState) {
 			before = &topicv1.Position{At: &topicv1.Position_Time{Time: timestamppb.New(time.Now().Add(-time.Second))}}
 		case 1:
 			if p := w.some(t); p != nil {
-				before = &topicv1.Position{At: &topicv1.Position_MessageId{MessageId: p.place.String()}}
+				before = &topicv1.Position{At: &topicv1.Position_MessageId{MessageId: p.position.String()}}
 			}
 		}
 		res, s, err := until(ctx, w, w.User.Topics.PurgeMessages,

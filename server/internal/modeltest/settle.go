@@ -23,7 +23,7 @@ func (w *World) Settle(ctx context.Context) []string {
 		}
 	}
 	for _, t := range w.topics {
-		w.readLetters(ctx, t)
+		w.readDeadLetters(ctx, t)
 		if slices.ContainsFunc(t.groups, func(g *group) bool { return g.buried }) {
 			w.readBacks(ctx, t)
 		}
@@ -98,15 +98,15 @@ func (w *World) bounds(ctx context.Context, t *topicState) {
 		w.find("refused: GetTopic of %s: %v", t.name, err)
 		return
 	}
-	taken := map[place]*publication{}
+	taken := map[position]*publication{}
 	count := map[int32]int64{}
 	for _, p := range t.order {
-		if other := taken[p.place]; other != nil {
+		if other := taken[p.position]; other != nil {
 			w.find("positions: %.60s and %.60s stand at %v of %s", other.message.GetPayload(), p.message.GetPayload(),
-				p.place, t.name)
+				p.position, t.name)
 		}
-		taken[p.place] = p
-		count[p.place.partition]++
+		taken[p.position] = p
+		count[p.position.partition]++
 	}
 	for _, b := range res.GetTopic().GetPartitions() {
 		if b.GetEnd() != count[b.GetPartition()] {

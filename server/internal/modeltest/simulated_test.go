@@ -103,11 +103,11 @@ func serve(t *testing.T) *server {
 		}}).Services()
 	services = append(services, topicrpc.NewAdminServer(topicrpc.AdminConfig{Topics: service.Admin(),
 		Operator: func(context.Context) string { return "operator" }}).Service())
-	doors, err := api.New(api.Config{Store: disk, Logger: slog.New(slog.DiscardHandler),
+	handlers, err := api.New(api.Config{Store: disk, Logger: slog.New(slog.DiscardHandler),
 		Observe: func(string, string, time.Duration) {}, More: services})
 	testkit.Must(t, err)
 	mux := http.NewServeMux()
-	for path, h := range doors.Handlers() {
+	for path, h := range handlers.Handlers() {
 		mux.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			user := r.Header.Get("Authorization")
 			h.ServeHTTP(w, r.WithContext(auth.WithPrincipal(r.Context(), auth.Principal{UserID: user,
@@ -136,13 +136,13 @@ func serve(t *testing.T) *server {
 
 // serveOperators serves the dead letters of topics to operators. Nothing is done about events, so that there is no
 // Kafka behind it.
-func serveOperators(t *testing.T, mux *http.ServeMux, disk store.Store, letters deadletter.TopicLetters) {
+func serveOperators(t *testing.T, mux *http.ServeMux, disk store.Store, deadLetters deadletter.TopicDeadLetters) {
 	t.Helper()
 	key, err := auth.LoadKey(t.TempDir())
 	testkit.Must(t, err)
 	token, err := key.IssueOperator("ada", time.Now(), 24*time.Hour)
 	testkit.Must(t, err)
-	operators, err := ops.New(ops.Config{Addr: "of no events", Store: disk, Letters: letters,
+	operators, err := ops.New(ops.Config{Addr: "of no events", Store: disk, DeadLetters: deadLetters,
 		Decode: func(context.Context, []byte, []byte) (event.Event, error) { return nil, event.ErrSchema },
 		Key:    key, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Migrator: &migrate.Migrator{},
 		Observe: func(string, string, time.Duration) {}})

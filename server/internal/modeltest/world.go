@@ -64,9 +64,9 @@ type Config struct {
 type World struct {
 	Config
 	history
-	topics  []*topicState
-	tenures []*group // subscriptions of groups, the cancelled ones too
-	letters []*letter
+	topics      []*topicState
+	tenures     []*group // subscriptions of groups, the cancelled ones too
+	deadLetters []*deadLetter
 
 	calm       chan struct{} // closed when members only acknowledge
 	publishing tasks
@@ -129,8 +129,8 @@ type group struct {
 	created   *topicv1.Subscription
 	missed    int64                     // what the server said that it lost
 	released  *topicv1.ReleasedMessages // the same by cause, in the end
-	delivered map[place][]*delivery
-	settled   map[place][]*settlement
+	delivered map[position][]*delivery
+	settled   map[position][]*settlement
 	controls  []*control
 	probes    []*probe
 	sessions  []*session
@@ -220,7 +220,7 @@ func (w *World) String() string {
 		}
 	}
 	return fmt.Sprintf("%d messages, %d subscriptions, %d deliveries, %d answers, %d dead letters, %d kills", published,
-		len(w.tenures), deliveries, acknowledged, len(w.letters), len(w.outages))
+		len(w.tenures), deliveries, acknowledged, len(w.deadLetters), len(w.outages))
 }
 
 // find records that the server broke its contract.

@@ -31,7 +31,7 @@ const (
 )
 
 // NewLoad makes a bound of at most so many calls; 0: none, and calls are only counted.
-func NewLoad(most int) *Load { return &Load{most: most, bound: min(most, firstBound)} }
+func NewLoad(limit int) *Load { return &Load{most: limit, bound: min(limit, firstBound)} }
 
 // Enter lets a call in at a time; Leave must follow. ok is false if it must not proceed.
 func (l *Load) Enter(now time.Time) (began time.Time, ok bool) {

@@ -202,22 +202,22 @@ func TestUnansweredWhileTheyAreMade(t *testing.T) {
 	h.want("with as many as there may be", 0, limit.Unanswered, create, direct())
 }
 
-// Whether others have answered is looked at so often a day, whatever is found.
+// Whether others have answered is checked so often a day, whatever is found.
 func TestAnsweredHasALimit(t *testing.T) {
 	h := newHarness(t, "user_requests=off,session_requests=off,create_direct=off", func(c *Config) {
 		c.Unanswered = func(context.Context, string, int) (int, error) { return 0, nil }
 	})
 	h.want("direct chats in a day", 20+100, limit.Answered, create, direct())
 
-	looked := 0
+	lookups := 0
 	h = newHarness(t, "user_requests=off,session_requests=off", func(c *Config) {
-		c.Unanswered = func(_ context.Context, _ string, most int) (int, error) { looked++; return most, nil }
+		c.Unanswered = func(_ context.Context, _ string, most int) (int, error) { lookups++; return most, nil }
 	})
 	for range 1_000 {
 		_, _ = h.count(1, create, direct())
 	}
-	if looked != 100 {
-		t.Errorf("of 980 that were refused %d were looked at", looked)
+	if lookups != 100 {
+		t.Errorf("of 980 that were refused %d were looked at", lookups)
 	}
 	h.at = h.at.Add(time.Hour)
 	h.want("direct chats that were refused, or not", 0, limit.Unanswered, create, direct())

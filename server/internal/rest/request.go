@@ -70,13 +70,13 @@ func (rt *route) decode(w http.ResponseWriter, r *http.Request) (proto.Message, 
 
 // decodeBody fills a message from JSON, as the RPCs' own codec does: unknown
 // fields are ignored, or refused in settings. No body is an empty message.
-func decodeBody(w http.ResponseWriter, r *http.Request, m protoreflect.Message, most int64) *fault {
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+func decodeBody(w http.ResponseWriter, r *http.Request, m protoreflect.Message, limit int64) *fault {
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
 		return &fault{status: http.StatusRequestEntityTooLarge, code: connect.CodeResourceExhausted,
-			reason: "REQUEST_TOO_LARGE", text: fmt.Sprintf("the body is larger than %d KiB", most>>10)}
+			reason: "REQUEST_TOO_LARGE", text: fmt.Sprintf("the body is larger than %d KiB", limit>>10)}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &fault{status: http.StatusRequestTimeout, code: connect.CodeDeadlineExceeded, reason: "DEADLINE_EXCEEDED",
 			text: "the body took too long"}

@@ -43,10 +43,10 @@ type Config struct {
 	// Gate wraps every call. It sees the headers before the body is
 	// read, and refuses in Connect's format.
 	Gate func(http.Handler) http.Handler
-	// Tokenless are the procedures that are behind Door in place of the gate, with the limits
-	// of their bodies. May be nil.
-	Tokenless map[string]int64
-	Door      func(http.Handler) http.Handler
+	// Tokenless are the procedures that LimitTokenless wraps instead of Gate, with the limits of
+	// their bodies. May be nil.
+	Tokenless      map[string]int64
+	LimitTokenless func(http.Handler) http.Handler
 	// Services are the full names of the services whose annotated methods are
 	// served.
 	Services []string
@@ -72,7 +72,7 @@ type api struct {
 // and the bodies "*" and none.
 func New(c Config) (http.Handler, error) {
 	if c.Handlers == nil || c.Codec == "" || c.Gate == nil || len(c.Services) == 0 || c.Observe == nil ||
-		len(c.Streams) == 0 || len(c.Tokenless) > 0 && c.Door == nil {
+		len(c.Streams) == 0 || len(c.Tokenless) > 0 && c.LimitTokenless == nil {
 		return nil, errors.New("rest: handlers, codec, gate, services, streams and observer are required")
 	}
 	a := &api{config: c, mux: http.NewServeMux()}
@@ -89,8 +89,8 @@ func New(c Config) (http.Handler, error) {
 			r.maxBody = c.MaxBody[r.procedure]
 		}
 		entrance := c.Gate
-		if most, ok := c.Tokenless[r.procedure]; ok {
-			r.maxBody, entrance = most, c.Door
+		if limit, ok := c.Tokenless[r.procedure]; ok {
+			r.maxBody, entrance = limit, c.LimitTokenless
 		}
 		call := entrance(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { a.call(r, w, req) }))
 		admit := func(w http.ResponseWriter, req *http.Request) { a.admit(r, call, w, req) }

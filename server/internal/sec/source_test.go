@@ -136,10 +136,10 @@ func TestSec_S_50_NothingUnsafe(t *testing.T) {
 // What is secret comes from the environment or from files, never from a flag, which everybody on the machine
 // can read (S-40).
 func TestSec_S_40_SecretsAreNoFlags(t *testing.T) {
-	looks, secrets := regexp.MustCompile(`(PASSWORD|SECRET|TOKEN|PEPPER|_PIN)$`), 0
+	pattern, secrets := regexp.MustCompile(`(PASSWORD|SECRET|TOKEN|PEPPER|_PIN)$`), 0
 	for _, of := range []config.Program{config.Server, config.Workers} {
 		for _, s := range config.Table(of) {
-			if looks.MatchString(s.Name) && !s.Secret {
+			if pattern.MatchString(s.Name) && !s.Secret {
 				t.Errorf("%s is not marked as secret", s.Name)
 			}
 			if !s.Secret {

@@ -198,7 +198,7 @@ func TestSec_S_02_Claims(t *testing.T) {
 	}
 }
 
-// A token is taken from one header of one form, and what is longer than 8 KiB is not looked at (S-03).
+// A token is taken from one header of one form, and what is longer than 8 KiB is not checked (S-03).
 func TestSec_S_03_TokensStandInOneHeader(t *testing.T) {
 	i := newIssuer(t)
 	token := i.good().Untouched(t, jwt.SigningMethodEdDSA, i.private)

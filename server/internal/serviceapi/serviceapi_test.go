@@ -251,7 +251,7 @@ func TestBackEndRunsAChat(t *testing.T) {
 
 // A scope opens what it is for, for the users whom the account may speak for, and nothing
 // else; users do not reach what is for back ends.
-func TestScopesAtTheDoor(t *testing.T) {
+func TestRequiredScopes(t *testing.T) {
 	i := install(t)
 	keys := map[string]string{
 		"tokens": i.account("tokens", "tokens.issue", "users:shop."),

@@ -25,12 +25,12 @@ var (
 type watch struct {
 	name, user string
 
-	mu       sync.Mutex
-	hellos   int
-	beats    int
-	chats    int // frames about a chat
-	messages []string
-	ended    error
+	mu         sync.Mutex
+	hellos     int
+	heartbeats int
+	chats      int // frames about a chat
+	messages   []string
+	ended      error
 }
 
 func (w *watch) take(f *deliveryv1.Frame) {
@@ -43,7 +43,7 @@ func (w *watch) take(f *deliveryv1.Frame) {
 	case f.GetHello() != nil:
 		w.hellos++
 	case f.GetHeartbeat() != nil:
-		w.beats++
+		w.heartbeats++
 	case f.GetMessage() != nil:
 		w.messages = append(w.messages, f.GetMessage().GetContent())
 	}
@@ -56,16 +56,16 @@ func (w *watch) end(err error) {
 }
 
 // check is asked at the end of the time.
-func (w *watch) check(t *testing.T, said []string, beats int) {
+func (w *watch) check(t *testing.T, said []string, atLeast int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ended != nil {
-		t.Errorf("%s: ended with %d heartbeats: %v", w.name, w.beats, w.ended)
+		t.Errorf("%s: ended with %d heartbeats: %v", w.name, w.heartbeats, w.ended)
 		return
 	}
-	if w.hellos != 1 || w.beats < beats || !slices.Equal(w.messages, said) {
-		t.Errorf("%s: %d hellos, %d heartbeats, messages %q; want 1, at least %d, %q", w.name, w.hellos, w.beats, w.messages,
-			beats, said)
+	if w.hellos != 1 || w.heartbeats < atLeast || !slices.Equal(w.messages, said) {
+		t.Errorf("%s: %d hellos, %d heartbeats, messages %q; want 1, at least %d, %q", w.name, w.hellos, w.heartbeats, w.messages,
+			atLeast, said)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestHeld(t *testing.T) {
 	})
 	began := time.Now()
 	for _, w := range append(slices.Clone(idle), trickling...) {
-		w.await(t, "its first heartbeat", func() bool { return w.beats > 0 })
+		w.await(t, "its first heartbeat", func() bool { return w.heartbeats > 0 })
 	}
 	var members []string
 	for _, w := range trickling {

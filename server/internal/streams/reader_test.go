@@ -20,7 +20,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
 )
 
-// A reader opens one stream and hands on its frames until the stream ends, which
+// A reader opens one stream and passes on its frames until the stream ends, which
 // it does with an error.
 type reader struct {
 	name string

@@ -193,11 +193,11 @@ func TestCurlShowsEvents(t *testing.T) {
 		p.must(cmd.Start())
 		var text strings.Builder
 		lines := bufio.NewReader(out)
-		for beat := false; err == nil; {
+		for heartbeat := false; err == nil; {
 			var line string
 			line, err = lines.ReadString('\n')
 			text.WriteString(strings.ToLower(line))
-			if beat = beat || strings.Contains(line, `"heartbeat":{"token":"`); beat && line == "\n" {
+			if heartbeat = heartbeat || strings.Contains(line, `"heartbeat":{"token":"`); heartbeat && line == "\n" {
 				break // a whole event: the stream itself has no end
 			}
 		}

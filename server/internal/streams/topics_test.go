@@ -21,7 +21,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 )
 
-// A consumer is a member of a group on a stream, and hands on what it brings until the
+// A consumer is a member of a group on a stream, and passes on what it brings until the
 // stream ends, which it does with an error.
 type consumer struct {
 	name    string
@@ -215,7 +215,7 @@ func (w *watch) takeTopic(res *topicv1.ConsumeBidiResponse) {
 	defer w.mu.Unlock()
 	switch {
 	case res.GetAlive() != nil:
-		w.beats++
+		w.heartbeats++
 	case res.GetDelivery() != nil:
 		for _, m := range res.GetDelivery().GetMessages() {
 			w.messages = append(w.messages, string(m.GetPayload()))

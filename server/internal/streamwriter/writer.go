@@ -27,7 +27,7 @@ import (
 const Timeout = 10 * time.Second
 
 // collector collects what is written until it is flushed, so that a response of many frames
-// goes to the server in one piece: the server hands each write of an HTTP/2 stream to
+// goes to the server in one piece: the server passes each write of an HTTP/2 stream to
 // another goroutine and waits for it, and connect writes the envelope and its content one
 // after the other.
 //

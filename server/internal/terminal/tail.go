@@ -87,7 +87,7 @@ func (o *tailOptions) run(ctx context.Context, cfg Config, base string, token be
 		},
 		Cut: func(err error) {
 			if err != nil && !cut { // once for many in a row
-				fmt.Fprintf(cfg.Stderr, "parley: the stream was cut: %v; trying again\n", told(err, base))
+				fmt.Fprintf(cfg.Stderr, "parley: the stream was cut: %v; trying again\n", oneLineError(err, base))
 			}
 			cut = true
 		},

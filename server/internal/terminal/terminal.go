@@ -104,15 +104,15 @@ func command(
 			return err
 		}
 		if _, err := token(c.Context(), false); err != nil {
-			return told(err, base)
+			return oneLineError(err, base)
 		}
-		return told(run(c.Context(), cfg, base, token), base)
+		return oneLineError(run(c.Context(), cfg, base, token), base)
 	}
 	return c
 }
 
-// told puts an error of a call into one line.
-func told(err error, base string) error {
+// oneLineError puts an error of a call into one line.
+func oneLineError(err error, base string) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
 		return fmt.Errorf("no server answers at %s (%w): is it running? --url says where", base, op.Err)

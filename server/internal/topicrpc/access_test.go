@@ -353,7 +353,7 @@ func TestNotInThisMode(t *testing.T) {
 }
 
 // Whoever's access is revoked while a stream is being opened gets none: EndRevoked has not found
-// it. Operators, and callers whom another process let in, are not looked at here.
+// it. Operators, and callers whom another process let in, are not checked here.
 func TestRevokedWhileOpening(t *testing.T) {
 	var s *Streams
 	var found int

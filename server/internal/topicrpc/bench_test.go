@@ -22,7 +22,7 @@ const (
 	benchPayload = 200             // bytes
 	benchBatch   = 100             // messages of a publish
 	benchAhead   = 10_000          // messages that publishers may be ahead of the slowest group: they are in memory
-	benchLooks   = 10              // at the memory, while a backlog grows
+	benchSamples = 10              // at the memory, while a backlog grows
 )
 
 // load is a topic under load, of a server that is a process of its own.
@@ -73,7 +73,7 @@ func (l *load) consume(ctx context.Context, group int, handle func(*topicv1.Topi
 					handle(m)
 				}
 				err = stream.Send(&topicv1.ConsumeBidiRequest{Body: &topicv1.ConsumeBidiRequest_Ack{Ack: &topicv1.AckSet{
-					Positions: places(&topicv1.PullResponse{Deliveries: []*topicv1.Delivery{d}})}}})
+					Positions: positions(&topicv1.PullResponse{Deliveries: []*topicv1.Delivery{d}})}}})
 			}
 			if ctx.Err() != nil {
 				return
@@ -217,8 +217,8 @@ func BenchmarkLatency(b *testing.B) {
 }
 
 // BenchmarkBacklog publishes 10^6 and 10^7 messages of 20 bytes for four groups without
-// members. It looks at the server's memory after each tenth: what it grows by from the
-// first to the last look is the control state of the messages. Then a group is paused and
+// members. It checks the server's memory after each tenth: what it grows by from the
+// first to the last check is the control state of the messages. Then a group is paused and
 // resumed, and reads all.
 func BenchmarkBacklog(b *testing.B) {
 	for _, size := range []int64{1_000_000, 10_000_000} {
@@ -230,8 +230,8 @@ func benchBacklog(b *testing.B, size int64) {
 	l, ctx := newLoad(b, 4, topicv1.CompletionMode_COMPLETION_MODE_UNSPECIFIED)
 	var heaps []float64
 	left := atomic.Int64{}
-	for range benchLooks {
-		left.Store(size / benchLooks / 1000)
+	for range benchSamples {
+		left.Store(size / benchSamples / 1000)
 		for range 8 {
 			c, req := l.as("alice", connect.WithGRPC()), &topicv1.PublishRequest{Topic: "news", Messages: payloads(1000, 20)}
 			l.running.Go(func() {
@@ -249,7 +249,7 @@ func benchBacklog(b *testing.B, size int64) {
 	first, last := heaps[0], heaps[len(heaps)-1]
 	b.ReportMetric(first/(1<<20), "heap-first-MiB")
 	b.ReportMetric(slices.Max(heaps)/(1<<20), "heap-most-MiB")
-	b.ReportMetric((last-first)/float64(size*(benchLooks-1)/benchLooks), "control-B/message")
+	b.ReportMetric((last-first)/float64(size*(benchSamples-1)/benchSamples), "control-B/message")
 	began := time.Now()
 	_, err := l.subscriptions.PauseSubscription(ctx, &topicv1.PauseSubscriptionRequest{Topic: "news", Group: "g0"})
 	l.must(err)

@@ -26,7 +26,7 @@ type session interface {
 	answers
 	Attached() *topicv1.Attached
 	Stalls() []*topicv1.Stall
-	Receive(ctx context.Context, most int) (topic.Event, error)
+	Receive(ctx context.Context, limit int) (topic.Event, error)
 	AddCredits(c *topicv1.Credits) *topicv1.Credits
 	Detach(ctx context.Context, cancel bool) error
 	End(reason string)
@@ -221,7 +221,7 @@ func checkPositions(all []*topicv1.Positions) error {
 const (
 	pullMessages = 1000
 	pullDefault  = 100
-	pullLook     = 50 * time.Millisecond // to find what is there, also without a wait
+	pullMinWait  = 50 * time.Millisecond // to find what is there, also without a wait
 	pullAnswer   = time.Second
 )
 
@@ -236,22 +236,22 @@ func (s *consumers) Pull(ctx context.Context, req *topicv1.PullRequest) (*topicv
 		return nil, err
 	}
 	defer leave()
-	most := int(req.GetMaxMessages())
-	if most == 0 {
-		most = pullDefault
+	limit := int(req.GetMaxMessages())
+	if limit == 0 {
+		limit = pullDefault
 	}
-	most = min(most, pullMessages)
+	limit = min(limit, pullMessages)
 	wait := req.GetWait().AsDuration()
 	if end, ok := ctx.Deadline(); ok { // the answer needs time as well
 		wait = min(wait, time.Until(end)-pullAnswer)
 	}
 	waiting, cancel := s.streams.untilDrain(ctx)
 	defer cancel()
-	waiting, stop := context.WithTimeout(waiting, max(wait, pullLook))
+	waiting, stop := context.WithTimeout(waiting, max(wait, pullMinWait))
 	defer stop()
 	res := &topicv1.PullResponse{Session: in.Attached().GetSession(), State: in.State()}
 	for {
-		event, err := in.Receive(waiting, most)
+		event, err := in.Receive(waiting, limit)
 		switch {
 		case ctx.Err() != nil: // the client does not read an answer
 			in.Return(event.Deliveries)

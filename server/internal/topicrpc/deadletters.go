@@ -18,10 +18,10 @@ import (
 
 // Bounds of an answer to ScanLetters, and of a request.
 const (
-	maxLetters = 200
-	maxBytes   = 1 << 20
-	maxTime    = 5 * time.Second
-	maxRequest = 4 << 20
+	maxDeadLetters = 200
+	maxBytes       = 1 << 20
+	maxTime        = 5 * time.Second
+	maxRequest     = 4 << 20
 )
 
 // DeadLetterConfig is what a DeadLetterServer works with. All of it is required.
@@ -47,7 +47,7 @@ func (s *DeadLetterServer) Service() api.Service {
 		}}, s.cfg.Route)
 }
 
-// letters are those of a call's slot.
+// dead letters are those of a call's slot.
 func (s *DeadLetterServer) letters(ctx context.Context) (*topic.DeadLetterStore, error) {
 	if !s.cfg.Identify(ctx).Operator {
 		return nil, refusal.New(refusal.TopicForbidden, "dead letters are for operators")
@@ -76,10 +76,10 @@ func (s *DeadLetterServer) ScanLetters(
 	sel.Group = ""
 	answer := &linkv1.ScanLettersResponse{}
 	looked, size, until := 0, 0, time.Now().Add(maxTime)
-	err = all.Scan(ctx, sel, topic.PlaceFromWire(req.GetFrom()), func(l topic.DeadLetter) error {
-		// One is looked at, however late it is: a call gets on.
-		if len(answer.Letters) == maxLetters || size >= maxBytes || looked > 0 && time.Now().After(until) {
-			answer.Next = topic.PlaceToWire(l.Place)
+	err = all.Scan(ctx, sel, topic.PositionFromWire(req.GetFrom()), func(l topic.DeadLetter) error {
+		// One is checked, however late it is: a call gets on.
+		if len(answer.Letters) == maxDeadLetters || size >= maxBytes || looked > 0 && time.Now().After(until) {
+			answer.Next = topic.PositionToWire(l.LogPosition)
 			return errFull
 		}
 		looked++
@@ -134,7 +134,8 @@ func (s *DeadLetterServer) DiscardLetter(
 	return &linkv1.DiscardLetterResponse{Gone: gone}, err
 }
 
-// do does something about the letter that stands in a place, if it is the one that is meant.
+// do does something about the dead letter that stands in a position, if it is the one that is
+// meant.
 func (s *DeadLetterServer) do(
 	ctx context.Context, ref *linkv1.LetterRef, what func(*topic.DeadLetterStore, context.Context, topic.DeadLetter) error,
 ) (gone bool, err error) {
@@ -144,8 +145,8 @@ func (s *DeadLetterServer) do(
 	}
 	want := topic.DeadLetterRefFromWire(ref)
 	var found *topic.DeadLetter
-	only := topic.DeadLetterSelection{Places: []topic.DeadLetterPlace{want.Place}}
-	err = all.Scan(ctx, only, want.Place, func(l topic.DeadLetter) error {
+	only := topic.DeadLetterSelection{Positions: []topic.DeadLetterPosition{want.LogPosition}}
+	err = all.Scan(ctx, only, want.LogPosition, func(l topic.DeadLetter) error {
 		if l.Number == want.Number {
 			found = &l
 		}

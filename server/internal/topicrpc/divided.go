@@ -110,8 +110,8 @@ func visitor(ctx context.Context) Identity {
 func (p *Module) carried(
 	route connect.Interceptor, observe func(procedure, code string, took time.Duration),
 ) (http.Handler, error) {
-	letters := NewDeadLetterServer(DeadLetterConfig{Route: route, Identify: visitor})
-	handlers, err := p.serve(append(p.operated(visitor, route), letters.Service()), observe,
+	deadLetters := NewDeadLetterServer(DeadLetterConfig{Route: route, Identify: visitor})
+	handlers, err := p.serve(append(p.operated(visitor, route), deadLetters.Service()), observe,
 		func(ctx context.Context) bool {
 			_, ok := ForwardedCaller(ctx)
 			return ok

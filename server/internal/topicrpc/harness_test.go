@@ -133,7 +133,7 @@ func (h scripted) ConsumeBidi(
 // serve serves a script as the program would, on its own HTTP/2, and returns its address.
 func serve(t *testing.T, s *script) (addr string) {
 	t.Helper()
-	doors, err := api.New(api.Config{
+	services, err := api.New(api.Config{
 		Store: storetest.NewMemory(time.Now), Logger: slog.New(slog.DiscardHandler),
 		Observe: func(string, string, time.Duration) {}, Enter: func(context.Context) error { return nil },
 		More: []api.Service{{Name: topicv1connect.ConsumerServiceName, Explain: explain,
@@ -145,7 +145,7 @@ func serve(t *testing.T, s *script) (addr string) {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	for path, h := range doors.Handlers() {
+	for path, h := range services.Handlers() {
 		mux.Handle(path, h)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -40,7 +40,7 @@ func (c *userClients) follow(stream both, count int) {
 		}
 		count -= len(d.GetMessages())
 		c.must(stream.Send(&topicv1.ConsumeBidiRequest{Body: &topicv1.ConsumeBidiRequest_Ack{Ack: &topicv1.AckSet{
-			Positions: places(&topicv1.PullResponse{Deliveries: []*topicv1.Delivery{d}})}}}))
+			Positions: positions(&topicv1.PullResponse{Deliveries: []*topicv1.Delivery{d}})}}}))
 	}
 }
 
@@ -92,7 +92,7 @@ func TestHostileConsumers(t *testing.T) {
 			}
 			if d := res.GetDelivery(); d != nil {
 				_ = nacks.Send(&topicv1.ConsumeBidiRequest{Body: &topicv1.ConsumeBidiRequest_Nack{Nack: &topicv1.NackSet{
-					Positions: places(&topicv1.PullResponse{Deliveries: []*topicv1.Delivery{d}})}}})
+					Positions: positions(&topicv1.PullResponse{Deliveries: []*topicv1.Delivery{d}})}}})
 			}
 		}
 	}()
@@ -138,9 +138,9 @@ func TestHostileConsumers(t *testing.T) {
 	testkit.Eventually(t, "all that was returned to be dead letters", func() bool {
 		return see("nacks").GetPartitions()[0].GetPending() == 0
 	})
-	letters, err := alice.topics.GetTopic(t.Context(), &topicv1.GetTopicRequest{Topic: "news.dlq"})
+	deadLetters, err := alice.topics.GetTopic(t.Context(), &topicv1.GetTopicRequest{Topic: "news.dlq"})
 	must(t, err)
-	testkit.Equal(t, "dead letters", letters.GetTopic().GetPartitions()[0].GetEnd(), int64(published))
+	testkit.Equal(t, "dead letters", deadLetters.GetTopic().GetPartitions()[0].GetEnd(), int64(published))
 	total := 0
 	for len(got) > 0 {
 		total += <-got
@@ -178,7 +178,7 @@ func TestStuckReader(t *testing.T) {
 	testkit.Eventually(t, "others to get its messages", func() bool {
 		res := m.pull(1000, time.Second)
 		if total += messages(res); messages(res) > 0 {
-			m.ack(places(res)...)
+			m.ack(positions(res)...)
 		}
 		return total == 32
 	})

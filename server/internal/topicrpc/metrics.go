@@ -77,9 +77,9 @@ func (p *Module) measureUse() {
 		func(s *topic.Service) float64 { return float64(s.Sizes().ResidentLimit) })
 	p.gauge(telemetry.TopicNearTimeout, "Groups that were not heard from for 80 percent of their timeout.",
 		ofCounters(func(c *topic.Counters) *atomic.Int64 { return &c.NearTimeout }))
-	counter(telemetry.TopicBeatWrites, "Writes of heartbeats, many groups in each.",
+	counter(telemetry.TopicHeartbeatWrites, "Writes of heartbeats, many groups in each.",
 		func(c *topic.Counters) *atomic.Int64 { return &c.HeartbeatWrites })
-	counter(telemetry.TopicBeatsFailed, "Heartbeats that could not be stored.",
+	counter(telemetry.TopicHeartbeatsFailed, "Heartbeats that could not be stored.",
 		func(c *topic.Counters) *atomic.Int64 { return &c.HeartbeatsFailed })
 	counter(telemetry.TopicDeadLetters, "Messages that went to a topic of dead letters.",
 		func(c *topic.Counters) *atomic.Int64 { return &c.DeadLetters })
@@ -118,7 +118,7 @@ func (p *Module) measureBackfills() {
 		ofBackfills(func(c *topic.BackfillCounters) *atomic.Int64 { return &c.Failed }))
 }
 
-// measureSubscriptions connects what a look at all subscriptions found.
+// measureSubscriptions connects what a scan of all subscriptions found.
 func (p *Module) measureSubscriptions() {
 	gauge := func(name, help string, of ...func(*topic.Gauges) *atomic.Int64) {
 		p.gauge(name, help, func(s *topic.Service) (sum float64) {

@@ -169,7 +169,7 @@ func (p *Module) DeadLetters() *topic.DeadLetterStore {
 
 // OfUsers are the services as users reach them.
 func (p *Module) OfUsers() []api.Service {
-	return p.doors(func(ctx context.Context) Identity {
+	return p.rpcServices(func(ctx context.Context) Identity {
 		user, _ := auth.PrincipalFrom(ctx) // there is one: the chain asks for it
 		return Identity{Session: user.SessionID, IssuedAt: user.IssuedAt, Service: user.Service,
 			ServiceKey: user.ServiceKey, SigningKey: user.SigningKey, ExpiresAt: user.ExpiresAt,
@@ -227,7 +227,7 @@ func (p *Module) serve(
 	return handlers.Handlers(), nil
 }
 
-func (p *Module) doors(identify func(context.Context) Identity) []api.Service {
+func (p *Module) rpcServices(identify func(context.Context) Identity) []api.Service {
 	return New(Config{Topics: p.service, Streams: p.streams, Identify: identify,
 		Route: p.route(identify), History: p.cfg.Backend.History}).Services()
 }

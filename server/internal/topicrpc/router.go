@@ -59,27 +59,27 @@ func NewRouter(c RouterConfig) *Router { return &Router{c} }
 // errNoOwner reports that a call did nothing, because no process has the slot.
 var errNoOwner = errors.New("topicrpc: no server owns the slot")
 
-// slotPlace is where a request belongs.
-type slotPlace struct {
+// slotKey is where a request belongs.
+type slotKey struct {
 	slot int
 	all  merger // not nil: in all slots
 }
 
-// placeOf is where a request belongs: to a session, to a topic, to a slot that it names, or
+// slotKeyOf is where a request belongs: to a session, to a topic, to a slot that it names, or
 // to none in particular.
-func (r *Router) placeOf(m any) (slotPlace, error) {
+func (r *Router) slotKeyOf(m any) (slotKey, error) {
 	if of, ok := m.(interface{ GetSlot() int32 }); ok {
 		if of.GetSlot() < 0 || int(of.GetSlot()) >= r.cfg.Slots.Slots() {
-			return slotPlace{}, refusal.New(refusal.InvalidArgument, "there is no slot %d", of.GetSlot())
+			return slotKey{}, refusal.New(refusal.InvalidArgument, "there is no slot %d", of.GetSlot())
 		}
-		return slotPlace{slot: int(of.GetSlot())}, nil
+		return slotKey{slot: int(of.GetSlot())}, nil
 	}
 	if of, ok := m.(interface{ GetSession() string }); ok && of.GetSession() != "" {
 		n, ok := topic.SessionSlot(of.GetSession())
 		if !ok || n >= r.cfg.Slots.Slots() {
-			return slotPlace{}, refusal.New(refusal.SessionGone, "there is no such session, or it has ended")
+			return slotKey{}, refusal.New(refusal.SessionGone, "there is no such session, or it has ended")
 		}
-		return slotPlace{slot: n}, nil
+		return slotKey{slot: n}, nil
 	}
 	if of, ok := m.(interface{ GetAttach() *topicv1.Attach }); ok {
 		return r.topic(of.GetAttach().GetTopic()), nil
@@ -87,11 +87,11 @@ func (r *Router) placeOf(m any) (slotPlace, error) {
 	if of, ok := m.(interface{ GetTopic() string }); ok && of.GetTopic() != "" {
 		return r.topic(of.GetTopic()), nil
 	}
-	return slotPlace{all: mergerOf(m)}, nil
+	return slotKey{all: mergerOf(m)}, nil
 }
 
-func (r *Router) topic(name string) slotPlace {
-	return slotPlace{slot: topic.SlotOf(name, r.cfg.Slots.Slots())}
+func (r *Router) topic(name string) slotKey {
+	return slotKey{slot: topic.SlotOf(name, r.cfg.Slots.Slots())}
 }
 
 // patienceOf is how long a request waits for an owner.

@@ -34,13 +34,13 @@ const anySlot = -1
 
 type forwardedCallKey struct{}
 
-// Admit lets calls of other processes in, whose caller and slot it notes. Those of a Router go
-// to door, which has a SlotInterceptor, those of a process that has no slots, and passes on what
-// others ask of it, to router; nil: there is none. Other calls are not served.
-func Admit(door, router http.Handler) http.Handler {
+// Admit serves calls that other processes forward, and records their caller and slot. A call of a
+// Router goes to slots, which has a SlotInterceptor. A call of a process without slots goes to
+// router, or is refused if router is nil. Admit refuses all other calls.
+func Admit(slots, router http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, err := readVisit(r.Header)
-		next := door
+		next := slots
 		if v.slot == anySlot {
 			next = router
 		}

@@ -32,7 +32,7 @@ func (r *Router) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect
 		if err != nil {
 			return next(ctx, &replayed{StreamingHandlerConn: conn, err: err}) // which says what is wrong
 		}
-		at, err := r.placeOf(first)
+		at, err := r.slotKeyOf(first)
 		if err != nil {
 			return err
 		}

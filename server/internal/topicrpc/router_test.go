@@ -234,8 +234,8 @@ func refused(s *server, who, name string) (bool, error) {
 	return got, errors.Join(stream.Err(), stream.Close())
 }
 
-// What another server does not pass on is not served by the door for servers.
-func TestDoorIsForServers(t *testing.T) {
+// The server refuses a call at its address for servers that no other server has forwarded.
+func TestRelayedCallsAreForServers(t *testing.T) {
 	w := newWorld(t)
 	one := w.start("one")
 	for name, headers := range map[string]map[string]string{

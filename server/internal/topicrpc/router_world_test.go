@@ -27,7 +27,7 @@ import (
 
 const slots = 4
 
-// world is servers over one store and one log, each with a door for users and one for the
+// world is servers over one store and one log, each with an address for users and one for the
 // other servers.
 type world struct {
 	*topictest.Cluster
@@ -111,13 +111,13 @@ func (w *world) visited(s *server, route connect.Interceptor) []api.Service {
 
 // handler serves services to everybody.
 func (w *world) handler(services []api.Service) http.Handler {
-	doors, err := api.New(api.Config{
+	handlers, err := api.New(api.Config{
 		Store: w.Store, Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {},
 		Enter: func(context.Context) error { return nil }, More: services,
 	})
 	testkit.Must(w.t, err)
 	mux := http.NewServeMux()
-	for path, h := range doors.Handlers() {
+	for path, h := range handlers.Handlers() {
 		mux.Handle(path, h)
 	}
 	return mux

@@ -21,12 +21,12 @@ const (
 // sender sends what a session receives on its stream. Responses of both streaming
 // procedures have the same fields, so that one type serves both.
 type sender struct {
-	in      session
-	history store.History // may be nil
-	every   time.Duration // of heartbeats
-	beat    context.Context
-	cancel  context.CancelFunc // of beat
-	pace    streamwriter.Pace  // of events
+	in             session
+	history        store.History // may be nil
+	every          time.Duration // of heartbeats
+	untilHeartbeat context.Context
+	cancel         context.CancelFunc // of untilHeartbeat
+	pace           streamwriter.Pace  // of events
 
 	mu   sync.Mutex
 	out  *streamwriter.Writer
@@ -85,18 +85,18 @@ func (p *sender) run(ctx context.Context) error {
 // receive waits for an event, and sends a heartbeat when there was nothing for a time.
 func (p *sender) receive(ctx context.Context) (topic.Event, error) {
 	for {
-		if p.beat == nil || p.beat.Err() != nil {
+		if p.untilHeartbeat == nil || p.untilHeartbeat.Err() != nil {
 			if err := p.await(ctx); err != nil {
 				return topic.Event{}, err
 			}
 		}
-		event, err := p.in.Receive(p.beat, maxDelivery)
+		event, err := p.in.Receive(p.untilHeartbeat, maxDelivery)
 		switch {
 		case err == nil:
 			return event, nil
 		case ctx.Err() != nil:
 			return topic.Event{}, ctx.Err()
-		case p.beat.Err() == nil: // it is not the heartbeat's time
+		case p.untilHeartbeat.Err() == nil: // it is not the heartbeat's time
 			return topic.Event{}, err
 		}
 	}
@@ -117,7 +117,7 @@ func (p *sender) await(ctx context.Context) error {
 	if p.cancel != nil {
 		p.cancel()
 	}
-	p.beat, p.cancel = context.WithTimeout(ctx, left)
+	p.untilHeartbeat, p.cancel = context.WithTimeout(ctx, left)
 	return nil
 }
 

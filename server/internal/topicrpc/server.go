@@ -48,7 +48,7 @@ type Identity struct {
 	ServiceKey string
 	SigningKey string    // that the token is signed with; empty for services and operators
 	ExpiresAt  time.Time // of the token
-	Carried    bool      // another process let the caller in, and looks after revocations
+	Carried    bool      // another process let the caller in, and watches revocations
 }
 
 // Config is what a Server works with.

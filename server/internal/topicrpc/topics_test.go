@@ -143,13 +143,13 @@ func TestQueuesAsBefore(t *testing.T) {
 		alice.publish(name, 5)
 		m := &member{userClients: alice, topic: name, group: "$queue", name: "m"}
 		res := m.pull(3, 0)
-		log = append(log, fmt.Sprint(places(res)), fmt.Sprint(m.ack(places(res)...)))
+		log = append(log, fmt.Sprint(positions(res)), fmt.Sprint(m.ack(positions(res)...)))
 		res = m.pull(10, 0)
 		_, err := m.consumers.Nack(t.Context(), &topicv1.NackRequest{Session: m.session, Set: &topicv1.NackSet{
-			Positions: places(res), Delay: durationpb.New(0)}})
+			Positions: positions(res), Delay: durationpb.New(0)}})
 		must(t, err)
 		res = m.pull(10, 10*time.Second)
-		log = append(log, fmt.Sprint(places(res), res.GetDeliveries()[0].GetAttempts()), fmt.Sprint(m.ack(places(res)...)))
+		log = append(log, fmt.Sprint(positions(res), res.GetDeliveries()[0].GetAttempts()), fmt.Sprint(m.ack(positions(res)...)))
 		return append(log, fmt.Sprint(messages(m.pull(10, 0))))
 	}
 	before := run("before")
@@ -193,7 +193,7 @@ func TestFirstOfThreeAcknowledgements(t *testing.T) {
 // ack1 pulls and acknowledges all that comes at once.
 func (m *member) ack1(t *testing.T) []*topicv1.Refusal {
 	t.Helper()
-	return m.ack(places(m.pull(1000, 0))...)
+	return m.ack(positions(m.pull(1000, 0))...)
 }
 
 // HQ-D09: a thousand messages are acknowledged by one call, by range or one by one.
@@ -238,12 +238,12 @@ func TestLimitOfACall(t *testing.T) {
 	alice.topic("news", pubSub, "a")
 	alice.publish("news", 2000)
 	m := &member{userClients: alice, topic: "news", group: "a", name: "m"}
-	for want, most := range map[int]int32{1: 1, 10: 10, 100: 0, 1000: 5000} {
-		res := m.pull(most, 0)
+	for want, limit := range map[int]int32{1: 1, 10: 10, 100: 0, 1000: 5000} {
+		res := m.pull(limit, 0)
 		if n := messages(res); n > want || n == 0 {
-			t.Errorf("%d messages for a limit of %d", n, most)
+			t.Errorf("%d messages for a limit of %d", n, limit)
 		}
-		m.ack(places(res)...)
+		m.ack(positions(res)...)
 	}
 }
 

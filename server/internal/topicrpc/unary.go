@@ -15,7 +15,7 @@ import (
 // WrapUnary implements connect.Interceptor.
 func (r *Router) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		at, err := r.placeOf(req.Any())
+		at, err := r.slotKeyOf(req.Any())
 		if err != nil {
 			return nil, err
 		}

@@ -77,7 +77,7 @@ func newWorld(t testing.TB) *world {
 			t.Error(err)
 		}
 	})
-	doors, err := api.New(api.Config{Store: disk, Logger: log, Observe: func(string, string, time.Duration) {},
+	services, err := api.New(api.Config{Store: disk, Logger: log, Observe: func(string, string, time.Duration) {},
 		More: New(Config{Topics: w.service, Streams: w.streams, Identify: func(ctx context.Context) Identity {
 			p, _ := auth.PrincipalFrom(ctx)
 			return Identity{Session: p.SessionID, ExpiresAt: p.ExpiresAt, Caller: topic.Caller{Principal: p.UserID,
@@ -85,7 +85,7 @@ func newWorld(t testing.TB) *world {
 		}}).Services()})
 	w.must(err)
 	mux := http.NewServeMux()
-	for path, h := range doors.Handlers() {
+	for path, h := range services.Handlers() {
 		mux.Handle(path, w.gate(h))
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -216,10 +216,10 @@ type member struct {
 }
 
 // pull asks for messages and returns what comes.
-func (m *member) pull(most int32, wait time.Duration) *topicv1.PullResponse {
+func (m *member) pull(limit int32, wait time.Duration) *topicv1.PullResponse {
 	m.Helper()
 	res, err := m.consumers.Pull(m.Context(), &topicv1.PullRequest{Topic: m.topic, Group: m.group, Session: m.session,
-		Member: m.name, MaxMessages: most, Wait: durationpb.New(wait)})
+		Member: m.name, MaxMessages: limit, Wait: durationpb.New(wait)})
 	m.must(err)
 	m.session = res.GetSession()
 	return res
@@ -233,8 +233,8 @@ func messages(res *topicv1.PullResponse) (n int) {
 	return n
 }
 
-// places are the positions of a response.
-func places(res *topicv1.PullResponse) (all []*topicv1.Positions) {
+// positions are the positions of a response.
+func positions(res *topicv1.PullResponse) (all []*topicv1.Positions) {
 	for _, d := range res.GetDeliveries() {
 		if d.GetOffsets() == nil {
 			all = append(all, &topicv1.Positions{Partition: d.GetPartition(), Base: d.GetBase(),
@@ -264,7 +264,7 @@ func (m *member) drain() (n int) {
 			return n
 		}
 		n += messages(res)
-		if refused := m.ack(places(res)...); len(refused) > 0 {
+		if refused := m.ack(positions(res)...); len(refused) > 0 {
 			m.Errorf("%s: refused %v", m.name, refused)
 		}
 	}

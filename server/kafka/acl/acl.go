@@ -67,7 +67,7 @@ func Rights() []Right {
 		// Publishers and consumers check the declared topics at their start.
 		relay := []kmsg.ACLOperation{write, configs}
 		fanout, projector := readerOf(t, kafka.FanoutGroup), readerOf(t, kafka.ProjectorGroup)
-		if t.Kind == kafka.Letters { // consumers write them
+		if t.Kind == kafka.DeadLetterKind { // consumers write them
 			relay = []kmsg.ACLOperation{describe, configs}
 		}
 		list = append(list,
@@ -121,7 +121,7 @@ func readerOf(t kafka.Topic, group string) (list []kmsg.ACLOperation) {
 	if slices.Contains(t.Readers, group) {
 		list = append(list, kmsg.ACLOperationRead)
 	}
-	if t.Kind == kafka.Letters {
+	if t.Kind == kafka.DeadLetterKind {
 		list = append(list, kmsg.ACLOperationWrite)
 	}
 	if len(list) == 0 {

@@ -116,10 +116,10 @@ has less. With ` + strconv.Itoa(kafka.Replication) + ` replicas the cluster need
 	for _, l := range loads {
 		t := topics[l.topic]
 		rate := l.rate * l.size
-		most := Retention(t, Growth*rate)
+		limit := Retention(t, Growth*rate)
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", t.Name, days(Retention(t, 0)),
 			bytesText(setting(t, "retention.bytes")),
-			days(Retention(t, rate)), days(most), bytesText(Growth*rate*most.Seconds()))
+			days(Retention(t, rate)), days(limit), bytesText(Growth*rate*limit.Seconds()))
 	}
 	b.WriteString(`
 ## What brokers should be set to

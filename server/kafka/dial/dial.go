@@ -27,7 +27,7 @@ import (
 const retryPause = 250 * time.Millisecond
 
 // untilReady waits until a broker answers, or ctx ends. It returns at once where waiting
-// cannot help; the error is one line that says what to look at.
+// cannot help; the error is one line that says what to check.
 func untilReady(ctx context.Context, c kafka.Cluster, cl *kafka.Client) error {
 	err, _ := wait.UntilReady(ctx, retryPause, cl.Ping, func(err error) (error, bool) { return explain(c, err) })
 	return err

@@ -60,11 +60,11 @@ type Limits struct {
 type Config struct {
 	Store  Store
 	Topics Topics
-	// Forbidden tells whether a client may only look at a group: it can list and describe the group and fetch its
+	// Forbidden reports whether a client may only read a group: it can list and describe the group and fetch its
 	// offsets; everything else is refused with GROUP_AUTHORIZATION_FAILED. It is called under the coordinator's lock.
 	// Nil forbids none.
 	Forbidden func(c Client, group string) bool
-	// Permanent tells whether the offsets of a group never expire. It is called under the coordinator's lock. Nil: none.
+	// Permanent reports whether the offsets of a group never expire. It is called under the coordinator's lock. Nil: none.
 	Permanent func(group string) bool
 	Limits    Limits
 	Retention time.Duration    // of the offsets of empty groups; 0 is 7 days

@@ -37,7 +37,7 @@ type Coordinator struct {
 // names the row that cannot be read.
 func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	cfg = cfg.withDefaults()
-	all := rows{groups: map[string]header{}, offsets: map[string]map[place]offset{}}
+	all := rows{groups: map[string]header{}, offsets: map[string]map[partitionKey]offset{}}
 	if err := cfg.Store.Load(ctx, all.add); err != nil {
 		return nil, fmt.Errorf("read consumer groups: %w", err)
 	}

@@ -33,9 +33,9 @@ type group struct {
 	protocol string // that all members use in this generation
 	members  []*member
 	pending  []pendingMember
-	offsets  map[place]offset // that are durable
-	bytes    int              // of members and assignments
-	assigned int              // bytes of assignments, of those
+	offsets  map[partitionKey]offset // that are durable
+	bytes    int                     // of members and assignments
+	assigned int                     // bytes of assignments, of those
 
 	joinBy     time.Duration // when preparing ends, or never
 	initial    bool          // preparing began when the group was empty
@@ -45,14 +45,14 @@ type group struct {
 	expiry     time.Duration // stamp at which an offset, or the empty group, may expire; for an empty group
 	retry      time.Duration // elapsed time before which expiry is not tried again
 
-	persisted   bool           // the store has its row and those of its offsets
-	unknown     int            // writes whose outcome is not known
-	headerWrite uint64         // the last write of its row
-	offsetWrite uint64         // the last write of one of its offsets
-	offsetBytes int            // of offsets, and of those in such writes
-	inflight    map[place]int  // offsets in such writes, and in how many
-	erasing     map[place]bool // offsets whose removal is in such a write
-	stray       map[place]bool // offsets that are not, but may be in the store, since their writes failed
+	persisted   bool                  // the store has its row and those of its offsets
+	unknown     int                   // writes whose outcome is not known
+	headerWrite uint64                // the last write of its row
+	offsetWrite uint64                // the last write of one of its offsets
+	offsetBytes int                   // of offsets, and of those in such writes
+	inflight    map[partitionKey]int  // offsets in such writes, and in how many
+	erasing     map[partitionKey]bool // offsets whose removal is in such a write
+	stray       map[partitionKey]bool // offsets that are not, but may be in the store, since their writes failed
 
 	next  time.Duration // see nextTime
 	index int           // in the queue, or -1
@@ -121,7 +121,7 @@ func (g *group) isPending(id string) bool {
 // pendingBytes is what a pending member is counted with.
 const pendingBytes = 512
 
-// unpend removes pending members, and tells whether there were any.
+// unpend removes pending members, and reports whether there were any.
 func (m *machine) unpend(g *group, which func(pendingMember) bool) bool {
 	n := len(g.pending)
 	g.pending = slices.DeleteFunc(g.pending, which)
@@ -172,12 +172,12 @@ func (x *member) metadata(name string) []byte {
 	return nil
 }
 
-// common tells whether all members have the protocol.
+// common reports whether all members have the protocol.
 func (g *group) common(name string) bool {
 	return !slices.ContainsFunc(g.members, func(x *member) bool { return !x.supports(name) })
 }
 
-// supports tells whether a member with the protocols may join.
+// supports reports whether a member with the protocols may join.
 func (g *group) supports(kind string, protocols []kmsg.JoinGroupRequestProtocol) bool {
 	if kind == "" || len(protocols) == 0 {
 		return false
@@ -236,7 +236,7 @@ func (g *group) nextTime(m *machine) time.Duration {
 	return next
 }
 
-// expires tells whether the session of a member can end now. That of a member that waits for the group cannot, unless
+// expires reports whether the session of a member can end now. That of a member that waits for the group cannot, unless
 // the member is new: whether it waits still is then not known.
 func (x *member) expires() bool { return x.fresh || (!x.joining && !x.syncing) }
 

@@ -88,9 +88,9 @@ func (g *group) admit(req *kmsg.JoinGroupRequest) int16 {
 	return code
 }
 
-// accepts tells whether there is room for the member. While the group prepares, members that may not come back leave
+// accepts reports whether there is room for the member. While the group prepares, members that may not come back leave
 // theirs.
-func (g *group) accepts(id string, most int) bool {
+func (g *group) accepts(id string, limit int) bool {
 	x := g.find(id)
 	if g.state == preparing {
 		waiting := 0
@@ -99,9 +99,9 @@ func (g *group) accepts(id string, most int) bool {
 				waiting++
 			}
 		}
-		return (x != nil && x.joining) || waiting < most
+		return (x != nil && x.joining) || waiting < limit
 	}
-	return x != nil || len(g.members) < most
+	return x != nil || len(g.members) < limit
 }
 
 func joinBytes(c Client, req *kmsg.JoinGroupRequest) int {
@@ -115,7 +115,7 @@ func joinBytes(c Client, req *kmsg.JoinGroupRequest) int {
 	return n
 }
 
-// fits tells whether there is room for what a member would be kept with.
+// fits reports whether there is room for what a member would be kept with.
 func (m *machine) fits(g *group, r request, req *kmsg.JoinGroupRequest) bool {
 	n, was := joinBytes(r.client, req), 0
 	if x := g.find(req.MemberID); x != nil {

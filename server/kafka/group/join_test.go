@@ -151,9 +151,9 @@ func TestStaticMemberReturns(t *testing.T) {
 		testkit.Equal(t, "members", len(res.Members), map[bool]int{true: 1, false: 0}[version == 9])
 		testkit.Equal(t, "assignment", string(call[*kmsg.SyncGroupResponse](b,
 			syncRequest(5, "g", res.MemberID, 1)).MemberAssignment), "A")
-		beat := heartbeatRequest("g", old, 1)
-		beat.InstanceID = kmsg.StringPtr("one")
-		b.code("heartbeat of the old one", call[*kmsg.HeartbeatResponse](b, beat).ErrorCode, kerr.FencedInstanceID)
+		heartbeat := heartbeatRequest("g", old, 1)
+		heartbeat.InstanceID = kmsg.StringPtr("one")
+		b.code("heartbeat of the old one", call[*kmsg.HeartbeatResponse](b, heartbeat).ErrorCode, kerr.FencedInstanceID)
 		b.heartbeat(old, 1, kerr.UnknownMemberID)
 		b.code("commit of the old one", b.commit(commitRequest(9, "g", old, 1, 0, 1)), kerr.UnknownMemberID)
 		testkit.Equal(t, "offset", b.committed("g", 0), -1)

@@ -33,7 +33,7 @@ func Rows(k Kept) []Row {
 			h.empty = committed // the time of each commit counts
 		}
 		at := offset{at: o.Offset, epoch: o.Epoch, metadata: o.Metadata, committed: committed}
-		rows = append(rows, Row{offsetKey(k.Name, place{o.Topic, o.Partition}), at.value()})
+		rows = append(rows, Row{offsetKey(k.Name, partitionKey{o.Topic, o.Partition}), at.value()})
 	}
 	rows[0] = Row{groupKey(k.Name), h.value()}
 	return rows

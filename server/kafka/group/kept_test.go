@@ -51,11 +51,11 @@ func TestKeptGroups(t *testing.T) {
 	m := newMachine(Config{Topics: tested}.withDefaults(), all, moment{wall: now})
 	for _, want := range []struct {
 		group   string
-		at      place
+		at      partitionKey
 		expires time.Time // less a retention
 	}{
-		{"g", place{"events", 3}, now}, {"g", place{"events", 4}, now}, {"tool", place{"events", 0}, now},
-		{"tool", place{"events", 1}, old}, {"tool", place{"events", 2}, time.UnixMilli(1)},
+		{"g", partitionKey{"events", 3}, now}, {"g", partitionKey{"events", 4}, now}, {"tool", partitionKey{"events", 0}, now},
+		{"tool", partitionKey{"events", 1}, old}, {"tool", partitionKey{"events", 2}, time.UnixMilli(1)},
 	} {
 		g := m.groups[want.group]
 		at := m.expires(g, g.offsets[want.at]) - retention

@@ -85,14 +85,14 @@ func (m *machine) fetchGroup(req kmsg.OffsetFetchRequestGroup, version int16) km
 		res.ErrorCode = kerr.InvalidGroupID.Code
 		return res
 	}
-	var offsets map[place]offset
+	var offsets map[partitionKey]offset
 	if g := m.groups[req.Group]; g != nil && g.state != dead {
 		offsets = g.offsets
 	}
 	if req.Topics == nil {
 		req.Topics = m.committed(offsets, version)
 	}
-	seen := map[place]bool{}
+	seen := map[partitionKey]bool{}
 	for _, t := range req.Topics {
 		name, found := t.Topic, true
 		if version >= 10 {
@@ -102,7 +102,7 @@ func (m *machine) fetchGroup(req kmsg.OffsetFetchRequestGroup, version int16) km
 		}
 		topic := kmsg.OffsetFetchResponseGroupTopic{Topic: t.Topic, TopicID: t.TopicID}
 		for _, p := range t.Partitions {
-			at := place{name, p}
+			at := partitionKey{name, p}
 			one := noOffset(p, 0)
 			switch o, ok := offsets[at]; {
 			case !found:
@@ -121,8 +121,8 @@ func (m *machine) fetchGroup(req kmsg.OffsetFetchRequestGroup, version int16) km
 }
 
 // committed returns a request for all offsets. By id, topics that are no more cannot be named, and are left out.
-func (m *machine) committed(offsets map[place]offset, version int16) (all []kmsg.OffsetFetchRequestGroupTopic) {
-	for _, p := range sortedPlaces(offsets) {
+func (m *machine) committed(offsets map[partitionKey]offset, version int16) (all []kmsg.OffsetFetchRequestGroupTopic) {
+	for _, p := range sortedPartitions(offsets) {
 		if len(all) == 0 || all[len(all)-1].Topic != p.topic {
 			topic, ok := m.cfg.Topics.ByName(p.topic)
 			if !ok && version >= 10 {
@@ -136,12 +136,12 @@ func (m *machine) committed(offsets map[place]offset, version int16) (all []kmsg
 	return all
 }
 
-func sortedPlaces(offsets map[place]offset) []place {
-	all := make([]place, 0, len(offsets))
+func sortedPartitions(offsets map[partitionKey]offset) []partitionKey {
+	all := make([]partitionKey, 0, len(offsets))
 	for p := range offsets {
 		all = append(all, p)
 	}
-	slices.SortFunc(all, func(a, b place) int {
+	slices.SortFunc(all, func(a, b partitionKey) int {
 		if c := strings.Compare(a.topic, b.topic); c != 0 {
 			return c
 		}
@@ -171,8 +171,8 @@ func (m *machine) list(r request, req *kmsg.ListGroupsRequest) {
 
 // The operations of a client on a group, in the bits of Kafka's operations: describe, or also read and delete.
 const (
-	lookingOperations = 1 << 8
-	usingOperations   = lookingOperations | 1<<3 | 1<<6
+	describeOperations = 1 << 8
+	usingOperations    = describeOperations | 1<<3 | 1<<6
 )
 
 // describe says what members groups have, each once.
@@ -203,7 +203,7 @@ func (m *machine) describe(r request, req *kmsg.DescribeGroupsRequest) {
 			switch {
 			case !req.IncludeAuthorizedOperations:
 			case m.cfg.Forbidden(r.client, name):
-				one.AuthorizedOperations = lookingOperations
+				one.AuthorizedOperations = describeOperations
 			default:
 				one.AuthorizedOperations = usingOperations
 			}

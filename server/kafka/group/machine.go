@@ -281,8 +281,8 @@ func (m *machine) writeHeader(g *group) {
 // create adds a group, which the caller then changes, and calls touched.
 func (m *machine) create(name, owner string) *group {
 	g := &group{
-		name: name, header: header{owner: owner}, offsets: map[place]offset{}, inflight: map[place]int{},
-		erasing: map[place]bool{}, stray: map[place]bool{},
+		name: name, header: header{owner: owner}, offsets: map[partitionKey]offset{}, inflight: map[partitionKey]int{},
+		erasing: map[partitionKey]bool{}, stray: map[partitionKey]bool{},
 		next: never, joinBy: never, syncBy: never, index: -1,
 	}
 	m.groups[name] = g
@@ -290,7 +290,7 @@ func (m *machine) create(name, owner string) *group {
 	return g
 }
 
-// full tells whether a client may not make another group.
+// full reports whether a client may not make another group.
 func (m *machine) full(c Client) bool {
 	return len(m.groups) >= m.cfg.Limits.Groups || m.owned[c.Credential] >= m.cfg.Limits.GroupsPerCredential
 }

@@ -219,8 +219,8 @@ func (g *modelGroup) issued(w *world, r *reader, id string) {
 
 // synced checks an assignment.
 func (g *modelGroup) synced(w *world, r *reader, assignment []byte) []int32 {
-	want, told := g.plans[r.generation][r.key()]
-	if !told {
+	want, assigned := g.plans[r.generation][r.key()]
+	if !assigned {
 		w.fail("the leader of generation %d was not told of %s", r.generation, r.name)
 	}
 	if string(assignment) != want {
@@ -264,7 +264,7 @@ func (g *modelGroup) unrest(w *world) string {
 	for p := range int32(partitions) {
 		at := int64(-1)
 		if x := w.m.groups[g.name]; x != nil {
-			if o, ok := x.offsets[place{"events", p}]; ok {
+			if o, ok := x.offsets[partitionKey{"events", p}]; ok {
 				at = o.at
 			}
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // bytes is what an offset is counted with, and what Go needs for it.
-func (o offset) bytes(p place) int { return 160 + len(p.topic) + len(o.metadata) }
+func (o offset) bytes(p partitionKey) int { return 160 + len(p.topic) + len(o.metadata) }
 
 func (m *machine) countOffset(g *group, bytes int) {
 	g.offsetBytes += bytes
@@ -30,12 +30,12 @@ func (m *machine) commit(r request, req *kmsg.OffsetCommitRequest) {
 		return
 	}
 	var keep []Row
-	offsets := map[place]offset{}
+	offsets := map[partitionKey]offset{}
 	now, bytes := m.stamp(), 0
 	for i, t := range req.Topics {
 		topic, found := m.topic(req, t)
 		for j, p := range t.Partitions {
-			at := place{topic.Name, p.Partition}
+			at := partitionKey{topic.Name, p.Partition}
 			o := offset{at: p.Offset, epoch: -1, committed: now}
 			if req.Version >= 6 {
 				o.epoch = p.LeaderEpoch
@@ -75,7 +75,7 @@ func (m *machine) commit(r request, req *kmsg.OffsetCommitRequest) {
 
 // store writes offsets, which are visible once they are durable. Until then, they take their place beside those that
 // they replace.
-func (m *machine) store(g *group, keep []Row, offsets map[place]offset) {
+func (m *machine) store(g *group, keep []Row, offsets map[partitionKey]offset) {
 	if !g.persisted {
 		if g.state == empty {
 			g.empty = max(g.empty, m.stamp())
@@ -161,7 +161,7 @@ func (m *machine) topic(req *kmsg.OffsetCommitRequest, t kmsg.OffsetCommitReques
 }
 
 // storable returns the code that refuses an offset for which there is no room beside others of the commit.
-func (m *machine) storable(g *group, p place, o offset, others map[place]offset, bytes int) int16 {
+func (m *machine) storable(g *group, p partitionKey, o offset, others map[partitionKey]offset, bytes int) int16 {
 	l := m.cfg.Limits
 	was, replaces := g.offsets[p]
 	grow := o.bytes(p)
@@ -226,7 +226,7 @@ func (m *machine) deleteOffsets(r request, req *kmsg.OffsetDeleteRequest) {
 		m.reply(r.token, res)
 		return
 	}
-	var gone []place
+	var gone []partitionKey
 	subscribed := g.subscriptions()
 	for _, t := range req.Topics {
 		topic := kmsg.NewOffsetDeleteResponseTopic()
@@ -235,7 +235,7 @@ func (m *machine) deleteOffsets(r request, req *kmsg.OffsetDeleteRequest) {
 		for _, p := range t.Partitions {
 			one := kmsg.NewOffsetDeleteResponseTopicPartition()
 			one.Partition = p.Partition
-			at := place{t.Topic, p.Partition}
+			at := partitionKey{t.Topic, p.Partition}
 			_, committed := g.offsets[at]
 			switch {
 			case subscribed(t.Topic):
@@ -263,7 +263,7 @@ func (m *machine) deleteOffsets(r request, req *kmsg.OffsetDeleteRequest) {
 }
 
 // erase removes offsets once that is durable.
-func (m *machine) erase(g *group, gone []place, done func(failed bool)) {
+func (m *machine) erase(g *group, gone []partitionKey, done func(failed bool)) {
 	var remove []Row
 	for _, p := range gone {
 		remove = append(remove, Row{Key: offsetKey(g.name, p)})
@@ -291,7 +291,7 @@ func (m *machine) erase(g *group, gone []place, done func(failed bool)) {
 // consumer is the type of protocol whose metadata name the topics that a member reads.
 const consumer = "consumer"
 
-// subscriptions tells whether members may read a topic. A member whose metadata cannot be read may read all.
+// subscriptions reports whether members may read a topic. A member whose metadata cannot be read may read all.
 func (g *group) subscriptions() func(topic string) bool {
 	topics := map[string]bool{}
 	for _, x := range g.members {
@@ -336,7 +336,7 @@ func (m *machine) firstExpiry(g *group) time.Duration {
 
 // expire removes what is old of an empty group: offsets, and after the last of them the group.
 func (m *machine) expire(g *group) {
-	var gone []place
+	var gone []partitionKey
 	for p, o := range g.offsets {
 		if m.expires(g, o) <= m.stamped {
 			gone = append(gone, p)
@@ -367,7 +367,7 @@ func (m *machine) kill(g *group, done func(failed bool)) {
 	for p := range g.offsets {
 		remove = append(remove, Row{Key: offsetKey(g.name, p)})
 	}
-	for _, others := range []iter.Seq[place]{maps.Keys(g.inflight), maps.Keys(g.stray)} {
+	for _, others := range []iter.Seq[partitionKey]{maps.Keys(g.inflight), maps.Keys(g.stray)} {
 		for p := range others { // these are, or may have been, written before
 			remove = append(remove, Row{Key: offsetKey(g.name, p)})
 		}

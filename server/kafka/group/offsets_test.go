@@ -125,9 +125,9 @@ func TestOffsetDelete(t *testing.T) {
 	b.code("no group", code(deleteRequest("g", "events", 0)), kerr.GroupIDNotFound)
 	leader, _ := b.stableGroup("g")
 	b.code("commit", b.commit(commitRequest(9, "g", leader, 1, 0, 5)), nil)
-	letters := commitRequest(9, "g", leader, 1, 1, 5)
-	letters.Topics[0].Topic = "letters"
-	b.code("commit", b.commit(letters), nil)
+	deadLetters := commitRequest(9, "g", leader, 1, 1, 5)
+	deadLetters.Topics[0].Topic = "letters"
+	b.code("commit", b.commit(deadLetters), nil)
 	b.code("topic that members read", code(deleteRequest("g", "events", 0)), kerr.GroupSubscribedToTopic)
 	b.code("topic that they do not read", code(deleteRequest("g", "letters", 1)), nil)
 	b.code("nothing committed", code(deleteRequest("g", "letters", 1)), nil)
@@ -275,7 +275,7 @@ func TestListsAndDescriptions(t *testing.T) {
 	b.code("none", call[*kmsg.DescribeGroupsResponse](b, req).Groups[2].ErrorCode, nil)
 }
 
-// A reader can look at groups that are forbidden to it, and change nothing of them.
+// A reader can read groups that are forbidden to it, and change nothing of them.
 func TestForbiddenGroups(t *testing.T) {
 	b := newBench(t, func(c *Config) {
 		c.Forbidden = func(c Client, g string) bool { return c.Credential == "reader" && g == "own" }

@@ -36,17 +36,17 @@ type reader struct {
 	instance string // of a static member
 	version  int16  // of JoinGroup
 
-	alive      bool
-	process    int // number of times that it has left
-	phase      phase
-	id         string
-	generation int32
-	plan       *kmsg.SyncGroupRequest // of a leader
-	owned      map[int32]*position
-	wait       uint64 // token of the request that it waits for
-	waiting    *identity
-	sent       time.Duration // when the last such request was
-	beat       time.Duration
+	alive       bool
+	process     int // number of times that it has left
+	phase       phase
+	id          string
+	generation  int32
+	plan        *kmsg.SyncGroupRequest // of a leader
+	owned       map[int32]*position
+	wait        uint64 // token of the request that it waits for
+	waiting     *identity
+	sent        time.Duration // when the last such request was
+	heartbeatAt time.Duration
 }
 
 // key names a member in plans; a static one keeps its assignment under another id.
@@ -189,7 +189,7 @@ func (r *reader) join() {
 	r.await(req, func(res kmsg.Response) { r.onJoin(res.(*kmsg.JoinGroupResponse)) })
 }
 
-// refused follows an answer with a code, and tells whether it has one.
+// refused follows an answer with a code, and reports whether it has one.
 func (r *reader) refused(what string, code int16) bool {
 	r.w.known(what, code)
 	r.w.log("%s: %s: %v", r.name, what, kerr.ErrorForCode(code))
@@ -299,7 +299,7 @@ func (r *reader) sync() {
 		if r.refused("sync", got.ErrorCode) {
 			return
 		}
-		r.phase, r.beat = reading, r.w.now
+		r.phase, r.heartbeatAt = reading, r.w.now
 		was, again := r.owned, false
 		r.owned = map[int32]*position{}
 		for _, p := range r.g.synced(r.w, r, got.MemberAssignment) {

@@ -27,8 +27,8 @@ const maxMilliseconds = (1<<62 - 1) / int64(time.Millisecond)
 
 var errDamaged = errors.New("its bytes are damaged")
 
-// place is where a group commits an offset.
-type place struct {
+// partitionKey is where a group commits an offset.
+type partitionKey struct {
 	topic     string
 	partition int32
 }
@@ -52,7 +52,7 @@ type header struct {
 
 func groupKey(name string) []byte { return append([]byte{kindGroup}, name...) }
 
-func offsetKey(group string, p place) []byte {
+func offsetKey(group string, p partitionKey) []byte {
 	b := binary.AppendUvarint([]byte{kindOffset}, uint64(len(group)))
 	b = append(append(b, group...), p.topic...)
 	return binary.BigEndian.AppendUint32(b, uint32(p.partition))
@@ -100,9 +100,9 @@ func (r *decoder) version() {
 	}
 }
 
-func (r *decoder) uvarint(most uint64) uint64 {
+func (r *decoder) uvarint(limit uint64) uint64 {
 	n, size := binary.Uvarint(r.b)
-	if size <= 0 || n > most {
+	if size <= 0 || n > limit {
 		r.fail()
 		return 0
 	}
@@ -110,9 +110,9 @@ func (r *decoder) uvarint(most uint64) uint64 {
 	return n
 }
 
-func (r *decoder) varint(least, most int64) int64 {
+func (r *decoder) varint(least, limit int64) int64 {
 	n, size := binary.Varint(r.b)
-	if size <= 0 || n < least || n > most {
+	if size <= 0 || n < least || n > limit {
 		r.fail()
 		return 0
 	}
@@ -161,15 +161,15 @@ func readOffset(value []byte) (offset, error) {
 }
 
 // readOffsetKey reads a key behind its kind.
-func readOffsetKey(key []byte) (group string, p place, err error) {
+func readOffsetKey(key []byte) (group string, p partitionKey, err error) {
 	r := &decoder{b: key}
 	group = r.text()
 	if len(r.b) < 5 { // a topic has a name
 		r.fail()
-		return "", place{}, r.err
+		return "", partitionKey{}, r.err
 	}
 	at := len(r.b) - 4
-	p = place{topic: string(r.b[:at]), partition: int32(binary.BigEndian.Uint32(r.b[at:]))}
+	p = partitionKey{topic: string(r.b[:at]), partition: int32(binary.BigEndian.Uint32(r.b[at:]))}
 	if p.partition < 0 {
 		r.fail()
 	}
@@ -179,7 +179,7 @@ func readOffsetKey(key []byte) (group string, p place, err error) {
 // rows are what a store has.
 type rows struct {
 	groups  map[string]header
-	offsets map[string]map[place]offset
+	offsets map[string]map[partitionKey]offset
 }
 
 // add reads a row. The error names it.
@@ -194,7 +194,7 @@ func (all *rows) add(r Row) error {
 		}
 	case r.Key[0] == kindOffset:
 		var name string
-		var p place
+		var p partitionKey
 		var o offset
 		if name, p, err = readOffsetKey(r.Key[1:]); err != nil {
 			break
@@ -203,7 +203,7 @@ func (all *rows) add(r Row) error {
 			return fmt.Errorf("the offset of group %q in %s/%d (key %x): %w", name, p.topic, p.partition, r.Key, err)
 		}
 		if all.offsets[name] == nil {
-			all.offsets[name] = map[place]offset{}
+			all.offsets[name] = map[partitionKey]offset{}
 		}
 		all.offsets[name][p] = o
 		return nil

@@ -10,7 +10,7 @@ import (
 )
 
 func noRows() rows {
-	return rows{groups: map[string]header{}, offsets: map[string]map[place]offset{}}
+	return rows{groups: map[string]header{}, offsets: map[string]map[partitionKey]offset{}}
 }
 
 // The bytes of rows are those that installations have stored.
@@ -23,7 +23,7 @@ func TestStoredForm(t *testing.T) {
 		want string
 	}{
 		{"key of a group", groupKey("g"), "\x01g"},
-		{"key of an offset", offsetKey("g", place{"events", 258}), "\x02\x01gevents\x00\x00\x01\x02"},
+		{"key of an offset", offsetKey("g", partitionKey{"events", 258}), "\x02\x01gevents\x00\x00\x01\x02"},
 		{"group", h.value(), "\x01\xac\x02\x80\xd0\x95\xff\xbc1\x06reader\x08consumer"},
 		{"offset", o.value(), "\x01\x01\x0e\x01m\x81\xd0\x95\xff\xbc1\xe8\x07"},
 	} {
@@ -31,17 +31,17 @@ func TestStoredForm(t *testing.T) {
 	}
 	all := noRows()
 	testkit.Must(t, all.add(Row{groupKey("g"), h.value()}))
-	testkit.Must(t, all.add(Row{offsetKey("g", place{"events", 258}), o.value()}))
+	testkit.Must(t, all.add(Row{offsetKey("g", partitionKey{"events", 258}), o.value()}))
 	testkit.Must(t, all.check())
 	testkit.Equal(t, "group", all.groups["g"], h)
-	testkit.Equal(t, "offset", all.offsets["g"][place{"events", 258}], o)
+	testkit.Equal(t, "offset", all.offsets["g"][partitionKey{"events", 258}], o)
 }
 
 // Each row that is cut, or whose bytes go on, is an error that names it.
 func TestDamagedRows(t *testing.T) {
 	h := header{generation: 1, empty: time.Second, owner: "reader", kind: "consumer"}.value()
 	o := offset{at: 5, metadata: "m", committed: time.Second}.value()
-	key, at := groupKey("g"), offsetKey("g", place{"events", 1})
+	key, at := groupKey("g"), offsetKey("g", partitionKey{"events", 1})
 	var damaged []Row
 	for i := range h {
 		damaged = append(damaged, Row{key, h[:i]})
@@ -75,7 +75,7 @@ func TestDamagedRows(t *testing.T) {
 // Reading any bytes gives an error, or values that are stored and read again as they are.
 func FuzzRows(f *testing.F) {
 	f.Add(groupKey("g"), header{generation: 1, empty: time.Second, owner: "o", kind: "k"}.value())
-	f.Add(offsetKey("g", place{"events", 1}), offset{at: 5, metadata: "m", committed: time.Second}.value())
+	f.Add(offsetKey("g", partitionKey{"events", 1}), offset{at: 5, metadata: "m", committed: time.Second}.value())
 	f.Fuzz(func(t *testing.T, key, value []byte) {
 		all := noRows()
 		if all.add(Row{key, value}) != nil {

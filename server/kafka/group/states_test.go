@@ -62,7 +62,7 @@ func newBench(t *testing.T, change func(*Config)) *bench {
 
 func (b *bench) restart(cfg Config) {
 	b.t.Helper()
-	all := rows{groups: map[string]header{}, offsets: map[string]map[place]offset{}}
+	all := rows{groups: map[string]header{}, offsets: map[string]map[partitionKey]offset{}}
 	for k, v := range b.kept {
 		if err := all.add(Row{[]byte(k), v}); err != nil {
 			b.t.Fatal(err)

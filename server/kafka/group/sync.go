@@ -75,7 +75,7 @@ func (m *machine) memberOf(r request, name, id string, instance *string, generat
 	return g, x, 0
 }
 
-// assignable tells whether there is room for the assignments.
+// assignable reports whether there is room for the assignments.
 func (m *machine) assignable(g *group, all []kmsg.SyncGroupRequestGroupAssignment) bool {
 	n := 0
 	for _, a := range all {

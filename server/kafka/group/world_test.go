@@ -101,7 +101,7 @@ func (w *world) moment() moment { return moment{w.now, w.wall} }
 
 // start makes a machine of what is stored.
 func (w *world) start() {
-	all := rows{groups: map[string]header{}, offsets: map[string]map[place]offset{}}
+	all := rows{groups: map[string]header{}, offsets: map[string]map[partitionKey]offset{}}
 	for k, v := range w.kept {
 		if err := all.add(Row{[]byte(k), v}); err != nil {
 			w.fail("%v", err)

@@ -47,7 +47,7 @@ type Config struct {
 	// Connections bounds those by TCP; 0: DefaultConnections.
 	Connections int
 	Password    string // of readers
-	// Own are Parley's groups: readers can look at them only, and their offsets do not expire.
+	// Own are Parley's groups: readers can only read them, and their offsets do not expire.
 	Own    []string
 	Logger *slog.Logger // may be nil
 }

@@ -33,17 +33,17 @@ const password = "a password of readers"
 
 var at = kafka.Partition{Topic: kafka.ChatsCreated, ID: 3}
 
-// place is a port on a store.
-type place struct {
+// partitionKey is a port on a store.
+type partitionKey struct {
 	*port.Port
 	store *embedded.Store
 	log   *eventlog.Log
 }
 
 // open opens a port on a directory. change changes its configuration; may be nil.
-func open(t *testing.T, dir string, change func(*port.Config)) *place {
+func open(t *testing.T, dir string, change func(*port.Config)) *partitionKey {
 	t.Helper()
-	p := &place{store: testkit.Value(embedded.Open(embedded.Options{Dir: dir}))(t)}
+	p := &partitionKey{store: testkit.Value(embedded.Open(embedded.Options{Dir: dir}))(t)}
 	kept := records.Of(p.store)
 	p.log = testkit.Value(eventlog.Open(t.Context(), eventlog.Config{Store: p.store, Clock: time.Now,
 		Log: commitlog.NewLocal(kept, time.Now), Logger: slog.New(slog.DiscardHandler),
@@ -60,7 +60,7 @@ func open(t *testing.T, dir string, change func(*port.Config)) *place {
 	return p
 }
 
-func (p *place) end() {
+func (p *partitionKey) end() {
 	p.Close()
 	_ = p.store.Close() // a test may have closed it
 }
@@ -72,14 +72,14 @@ func limited(t *testing.T) context.Context {
 }
 
 // publish publishes as Parley does.
-func (p *place) publish(t *testing.T, value string) {
+func (p *partitionKey) publish(t *testing.T, value string) {
 	t.Helper()
 	testkit.Must(t, p.log.Publish(limited(t), []eventlog.Publication{
 		{Records: []*kafka.Record{{Topic: at.Topic, Partition: at.ID, Value: []byte(value)}}}}))
 }
 
 // stranger is a client by TCP.
-func (p *place) stranger(t *testing.T, opts ...kgo.Opt) *kgo.Client {
+func (p *partitionKey) stranger(t *testing.T, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	c := testkit.Value(kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(p.Addr()), kgo.RequestRetries(0),
 		kgo.MetadataMinAge(100 * time.Millisecond), kgo.DisableClientMetrics()}, opts...)...))(t)

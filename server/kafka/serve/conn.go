@@ -150,9 +150,9 @@ func (c *conn) setKnown() error {
 	return c.SetReadDeadline(time.Time{})
 }
 
-// queue hands a request over. Without room it waits, and then the end of the connection is not
-// noticed. So it first ends the wait of a fetch, which answers with the records that it has; its client asks again. A
-// request of a group waits until its coordinator answers.
+// queue passes a request on. Without room it waits, and then the end of the connection is not noticed. So it first
+// ends the wait of a fetch, which answers with the records that it has; its client asks again. A request of a group
+// waits until its coordinator answers.
 func (c *conn) queue(ctx context.Context, b []byte) error {
 	n := int64(len(b))
 	if !c.unread.TryAcquire(n) {
@@ -185,8 +185,8 @@ func (c *conn) setFull(full bool) {
 }
 
 // patience returns the context of a fetch that waits, which ends early if requests behind it find no room.
-func (c *conn) patience(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, most)
+func (c *conn) patience(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.full {

@@ -53,7 +53,7 @@ func TestMetadata(t *testing.T) {
 		testkit.Equal(t, "all", names(ask(version, nil)), all)
 		none := names(ask(version, byName()))
 		testkit.Equal(t, fmt.Sprint("none ", version), none, map[bool]string{true: all}[version == 0])
-		res := ask(version, byName(letters, "other", "a b", letters))
+		res := ask(version, byName(deadLetters, "other", "a b", deadLetters))
 		testkit.Equal(t, "by name", names(res), "letters 0 1, other 3 0, a b 17 0")
 		top := res.Topics[0]
 		if version >= 10 && top.TopicID != [16]byte{2} {
@@ -130,7 +130,7 @@ func TestDescribeTopicPartitions(t *testing.T) {
 		testkit.Equal(t, fmt.Sprint("limit ", limit), strings.Join(pages, " | "), want)
 	}
 	req := kmsg.NewPtrDescribeTopicPartitionsRequest()
-	for _, name := range []string{"other", letters, "a b", letters} {
+	for _, name := range []string{"other", deadLetters, "a b", deadLetters} {
 		rt := kmsg.NewDescribeTopicPartitionsRequestTopic()
 		rt.Topic = name
 		req.Topics = append(req.Topics, rt)
@@ -151,7 +151,7 @@ func TestAdmin(t *testing.T) {
 	meta := testkit.Value(a.BrokerMetadata(ctx))(t)
 	testkit.Equal(t, "cluster", fmt.Sprint(meta.Cluster, meta.Controller, len(meta.Brokers)), "cluster0 1")
 	listed := testkit.Value(a.ListTopics(ctx))(t)
-	testkit.Equal(t, "topics", strings.Join(listed.Names(), " "), events+" "+letters)
+	testkit.Equal(t, "topics", strings.Join(listed.Names(), " "), events+" "+deadLetters)
 	configs := testkit.Value(a.DescribeTopicConfigs(ctx, events, "other"))(t)
 	got := testkit.Value(configs.On(events, nil))(t)
 	var list []string

@@ -20,7 +20,7 @@ import (
 var (
 	first  = kafka.Partition{Topic: events}
 	second = kafka.Partition{Topic: events, ID: 1}
-	third  = kafka.Partition{Topic: letters}
+	third  = kafka.Partition{Topic: deadLetters}
 )
 
 // fetchOf makes a fetch of partitions from offsets on.

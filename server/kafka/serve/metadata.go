@@ -238,7 +238,7 @@ func (c *conn) describeTopics(_ context.Context, _ header,
 }
 
 // described describes up to most partitions of a topic; nil: of none that exists.
-func described(t *kafka.Topic, name string, first, most int32) kmsg.DescribeTopicPartitionsResponseTopic {
+func described(t *kafka.Topic, name string, first, limit int32) kmsg.DescribeTopicPartitionsResponseTopic {
 	rt := kmsg.NewDescribeTopicPartitionsResponseTopic()
 	rt.Topic, rt.AuthorizedOperations = &name, topicOperations
 	if t == nil {
@@ -247,7 +247,7 @@ func described(t *kafka.Topic, name string, first, most int32) kmsg.DescribeTopi
 	}
 	rt.TopicID = t.ID
 	nodes := []int32{node}
-	for i := first; i < t.Partitions && i-first < most; i++ {
+	for i := first; i < t.Partitions && i-first < limit; i++ {
 		p := kmsg.NewDescribeTopicPartitionsResponseTopicPartition()
 		p.Partition, p.LeaderID, p.LeaderEpoch, p.Replicas, p.ISR = i, node, epoch, nodes, nodes
 		// Java's client does not read null here.

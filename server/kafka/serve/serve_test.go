@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	password = "a password of readers"
-	events   = "events"
-	letters  = "letters"
+	password    = "a password of readers"
+	events      = "events"
+	deadLetters = "letters"
 )
 
 func topics() []kafka.Topic {
 	return []kafka.Topic{
 		{Name: events, ID: [16]byte{1}, Partitions: 4, Configs: map[string]string{"retention.ms": "1000",
 			"cleanup.policy": "delete"}},
-		{Name: letters, ID: [16]byte{2}, Partitions: 1},
+		{Name: deadLetters, ID: [16]byte{2}, Partitions: 1},
 	}
 }
 

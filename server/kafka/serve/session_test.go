@@ -66,7 +66,7 @@ func TestSessions(t *testing.T) {
 			step("names instead of ids", other, "code 106")
 		}
 		step("goes on", none(), "letters/0 code 0 [0,1) 0 next 1")
-		ft.Topic, ft.TopicID, ft.Partitions = letters, [16]byte{2}, []int32{0}
+		ft.Topic, ft.TopicID, ft.Partitions = deadLetters, [16]byte{2}, []int32{0}
 		forget.ForgottenTopics = append(forget.ForgottenTopics, ft)
 		ft.Topic, ft.TopicID, ft.Partitions = events, [16]byte{1}, []int32{1}
 		forget.ForgottenTopics = append(forget.ForgottenTopics, ft)

@@ -131,8 +131,8 @@ func TestClaimsTakeNoMemory(t *testing.T) {
 	}
 	// As many elements and tags as allowed pass.
 	testkit.Value(apis[int16(kmsg.ListGroups)].parse(3, append([]byte{16}, make([]byte, 32)...)))(t)
-	most := append(binary.BigEndian.AppendUint32(nil, 32<<10), make([]byte, 2*(32<<10))...)
-	testkit.Value(apis[int16(kmsg.DescribeGroups)].parse(0, most))(t)
+	limit := append(binary.BigEndian.AppendUint32(nil, 32<<10), make([]byte, 2*(32<<10))...)
+	testkit.Value(apis[int16(kmsg.DescribeGroups)].parse(0, limit))(t)
 }
 
 // Notations with mistakes are no shapes.

@@ -20,7 +20,7 @@ import (
 // fetched is what one request brought.
 type fetched struct {
 	records []*kgo.Record
-	next    int64 // offset behind what was looked at
+	next    int64 // offset behind what was checked
 	end     int64 // of what is committed
 }
 

@@ -16,8 +16,8 @@ import (
 )
 
 // Logs of another engine stand in Kafka at the positions that they had there, with what does not exist between
-// them, also if a part was written before. They are carried out of it as they came, from any place on, and the
-// slot's owner continues them.
+// them, also if a part was written before. They are carried out of it as they came, from any position on, and
+// the slot's owner continues them.
 func TestCarry(t *testing.T) {
 	each(t, func(t *testing.T, b *kafkatest.Broker) {
 		const slot = 5

@@ -20,7 +20,7 @@ func (l *Log) Follow(ctx context.Context, moved func(p commitlog.Partition, end 
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			return l.cause
-		case <-l.tell:
+		case <-l.notifyMoved:
 		}
 		l.mu.Lock()
 		news := l.moved
@@ -38,13 +38,13 @@ func (l *Log) news() {
 	defer l.mu.Unlock()
 	if len(l.moved) > 0 {
 		select {
-		case l.tell <- struct{}{}:
+		case l.notifyMoved <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// How often shared topics are looked at, and for how long one look may take.
+// How often shared topics are refreshed, and how long a refresh may take.
 const (
 	watchEvery  = 250 * time.Millisecond
 	watchWithin = 5 * time.Second
@@ -54,7 +54,7 @@ const (
 func (l *Log) watch(ctx context.Context) {
 	wait.Every(ctx, watchEvery, func() {
 		for _, t := range l.shared() {
-			if err := l.look(ctx, t); err != nil && ctx.Err() == nil {
+			if err := l.refreshEnds(ctx, t); err != nil && ctx.Err() == nil {
 				l.cfg.Logger.Warn("a shared topic cannot be followed, trying again", "topic", t.Name, "error", err)
 			}
 		}
@@ -73,8 +73,8 @@ func (l *Log) shared() (list []*topic) {
 	return list
 }
 
-// look finds out where the partitions of a shared topic end by now.
-func (l *Log) look(ctx context.Context, t *topic) error {
+// refreshEnds reads the present ends of the partitions of a shared topic.
+func (l *Log) refreshEnds(ctx context.Context, t *topic) error {
 	ctx, cancel := context.WithTimeout(ctx, watchWithin)
 	defer cancel()
 	starts, ends, err := l.reader.AllBounds(ctx, t.Number)
@@ -85,7 +85,7 @@ func (l *Log) look(ctx context.Context, t *topic) error {
 		p := commitlog.Partition{Topic: t.Number, Number: int32(n)}
 		x := l.part(p)
 		l.mu.Lock()
-		from, same := max(x.end, starts[n]), !x.loaded || visible <= x.looked
+		from, same := max(x.end, starts[n]), !x.loaded || visible <= x.scannedTo
 		l.mu.Unlock()
 		if same { // one that was not loaded is not in use
 			continue
@@ -99,7 +99,7 @@ func (l *Log) look(ctx context.Context, t *topic) error {
 			return err
 		}
 		l.mu.Lock()
-		x.visible, x.looked = max(x.visible, visible), visible
+		x.visible, x.scannedTo = max(x.visible, visible), visible
 		if end > x.end {
 			x.end = end
 			l.moved[p] = end

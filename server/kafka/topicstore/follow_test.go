@@ -19,7 +19,7 @@ import (
 
 // Who follows hears of what a producer of Kafka writes also when somebody has seen before that
 // the partition is longer.
-func TestFollowAfterALook(t *testing.T) {
+func TestFollowAfterARefresh(t *testing.T) {
 	b, _ := kafkatest.Fake(t)
 	l := open(t, b, 0, time.Now)
 	shared := commitlog.Topic{Number: 1, Name: "shared", Partitions: 1, Shared: true}

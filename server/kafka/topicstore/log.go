@@ -76,19 +76,19 @@ type Log struct {
 
 	creating sync.Mutex // held while a topic is made or removed
 
-	mu      sync.Mutex
-	memory  *state.State
-	known   map[uint64]*topic
-	parts   map[commitlog.Partition]*part
-	queue   []*submission
-	bytes   int                           // of the queue
-	wake    chan struct{}                 // something is in the queue
-	cause   error                         // why nothing can be written any more
-	removed [][]byte                      // keys to be removed from state.Name with the next transaction
-	trimmed map[commitlog.Partition]int64 // what Kafka may still have of what lies before
-	moved   map[commitlog.Partition]int64
-	tell    chan struct{} // something is in moved
-	reached reached
+	mu          sync.Mutex
+	memory      *state.State
+	known       map[uint64]*topic
+	parts       map[commitlog.Partition]*part
+	queue       []*submission
+	bytes       int                           // of the queue
+	wake        chan struct{}                 // something is in the queue
+	cause       error                         // why nothing can be written any more
+	removed     [][]byte                      // keys to be removed from state.Name with the next transaction
+	trimmed     map[commitlog.Partition]int64 // what Kafka may still have of what lies before
+	moved       map[commitlog.Partition]int64
+	notifyMoved chan struct{} // something is in moved
+	reached     reached
 }
 
 var (
@@ -147,7 +147,7 @@ func connect(cfg Config) (*Log, error) {
 		fenced: make(chan struct{}),
 		step:   func(string) error { return nil },
 		memory: state.New(), known: map[uint64]*topic{}, parts: map[commitlog.Partition]*part{},
-		wake: make(chan struct{}, 1), moved: map[commitlog.Partition]int64{}, tell: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), moved: map[commitlog.Partition]int64{}, notifyMoved: make(chan struct{}, 1),
 		reached: reached{}, trimmed: map[commitlog.Partition]int64{},
 	}, nil
 }

@@ -24,8 +24,8 @@ type part struct {
 	// visible is up to where readers of committed records have been seen to come. They learn
 	// of a transaction a little later than the writer that has ended it.
 	visible int64
-	// looked is up to where it was looked for what others have written.
-	looked int64
+	// scannedTo is the offset up to which records of other processes were looked for.
+	scannedTo int64
 }
 
 func (l *Log) part(p commitlog.Partition) *part {
@@ -69,7 +69,7 @@ func (l *Log) load(ctx context.Context, p commitlog.Partition) error {
 		l.trimmed[p] = start
 		found.end = max(found.end, start)
 	}
-	x.loaded, x.end, x.time, x.visible, x.looked = true, found.end, found.time, found.visible, found.visible
+	x.loaded, x.end, x.time, x.visible, x.scannedTo = true, found.end, found.time, found.visible, found.visible
 	return nil
 }
 
@@ -129,7 +129,7 @@ func (l *Log) await(ctx context.Context, p commitlog.Partition) error {
 	}
 }
 
-// How long readers may take to see the end of a transaction, and the pauses between looks.
+// How long readers may take to see the end of a transaction, and the pauses between tries.
 const (
 	seenWithin   = 10 * time.Second
 	longestPause = 50 * time.Millisecond

@@ -364,9 +364,9 @@ func (s *service) fails(t *testing.T, name, group, want string) {
 	}
 }
 
-func (s *service) letters(t *testing.T) (list []topic.DeadLetter) {
+func (s *service) deadLetters(t *testing.T) (list []topic.DeadLetter) {
 	t.Helper()
-	all, first := topic.DeadLetterSelection{}, topic.DeadLetterPlace{}
+	all, first := topic.DeadLetterSelection{}, topic.DeadLetterPosition{}
 	err := s.DeadLetters().Scan(t.Context(), all, first, func(l topic.DeadLetter) error {
 		list = append(list, l)
 		return nil
@@ -403,8 +403,8 @@ func testRedriveOnKafka(t *testing.T, b *kafkatest.Broker) {
 	s.publish(t, "orders", 0, 1)
 	s.consume(t, "orders", "other", 1)
 	s.fails(t, "orders", "fails", "0")
-	testkit.Eventually(t, "the letter is there", func() bool { return len(s.letters(t)) == 1 })
-	l := s.letters(t)[0]
+	testkit.Eventually(t, "the letter is there", func() bool { return len(s.deadLetters(t)) == 1 })
+	l := s.deadLetters(t)[0]
 	for range 2 { // as after a crash
 		if err := s.DeadLetters().Redrive(t.Context(), l); err != nil {
 			t.Fatal(err)
@@ -416,8 +416,8 @@ func testRedriveOnKafka(t *testing.T, b *kafkatest.Broker) {
 	s, stop = serve(t, b, disk)
 	defer stop()
 	s.fails(t, "orders", "fails", "0")
-	testkit.Eventually(t, "its next letter is there", func() bool { return len(s.letters(t)) == 2 })
-	if again := s.letters(t)[1]; !again.First.Equal(l.First) {
+	testkit.Eventually(t, "its next letter is there", func() bool { return len(s.deadLetters(t)) == 2 })
+	if again := s.deadLetters(t)[1]; !again.First.Equal(l.First) {
 		t.Errorf("it failed first at %v, not %v", again.First, l.First)
 	}
 	s.fails(t, "orders", "other", "1") // and not what was for the other group

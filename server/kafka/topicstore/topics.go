@@ -84,7 +84,7 @@ func (l *Log) create(ctx context.Context, name string, partitions int32, more ma
 }
 
 // describe waits until each partition of a topic has a leader.
-func (l *Log) describe(ctx context.Context, name string, most int) (id kadm.TopicID, n int32, err error) {
+func (l *Log) describe(ctx context.Context, name string, limit int) (id kadm.TopicID, n int32, err error) {
 	for tries := 1; ; tries++ {
 		d, err := l.lookUp(ctx, name)
 		if err == nil {
@@ -93,7 +93,7 @@ func (l *Log) describe(ctx context.Context, name string, most int) (id kadm.Topi
 		if err == nil {
 			return d.ID, int32(len(d.Partitions)), nil
 		}
-		if tries == most || errors.Is(err, kerr.TopicAuthorizationFailed) || wait.For(ctx, triesPause) != nil {
+		if tries == limit || errors.Is(err, kerr.TopicAuthorizationFailed) || wait.For(ctx, triesPause) != nil {
 			return id, 0, l.explain(fmt.Errorf("topic %s of Kafka: %w", name, err))
 		}
 	}

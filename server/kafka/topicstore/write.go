@@ -54,8 +54,8 @@ func (x *piece) onlyNumber() bool { return x.s.appends[x.at].OnlyNumber() }
 // order.
 const maxCommits = 3
 
-// unplaced is the base of what has no position yet.
-const unplaced = -1
+// noPosition is the base of what has no position yet.
+const noPosition = -1
 
 // errInterleaved says that others wrote between the messages of one append.
 var errInterleaved = errors.New("topicstore: messages of others stand between those of a publish")
@@ -214,7 +214,7 @@ func (x *piece) find(pieces []piece) (stored bool, err error) {
 			x.s.appended[x.at] = commitlog.Appended{Replayed: true, Same: true}
 			return true, nil
 		}
-		now := producers.Published{Number: a.Producer.Number, Base: unplaced, Count: int32(len(a.Messages)), Hash: a.Request}
+		now := producers.Published{Number: a.Producer.Number, Base: noPosition, Count: int32(len(a.Messages)), Hash: a.Request}
 		if x.slot, err = x.window.Add(now); err != nil {
 			err = fmt.Errorf("%w: %d is %w", commitlog.ErrProducerNumber, a.Producer.Number, err)
 		}
@@ -223,12 +223,12 @@ func (x *piece) find(pieces []piece) (stored bool, err error) {
 	if x.s.appended[x.at], err = a.Repeat(old); err != nil {
 		return false, err
 	}
-	if old.Base == unplaced {
+	if old.Base == noPosition {
 		x.repeats = slices.IndexFunc(pieces, func(y piece) bool {
 			return y.key == x.key && y.repeats < 0 && y.s.appends[y.at].Producer.Number == old.Number
 		})
 	}
-	return old.Base != unplaced, nil
+	return old.Base != noPosition, nil
 }
 
 // window is a copy of what is remembered of a producer, with what the plan adds.
@@ -284,7 +284,7 @@ func (l *Log) transact(ctx context.Context, p *plan) error {
 		return l.fatal(stepped)
 	}
 	if err == nil {
-		err = p.place(l)
+		err = p.assignPositions(l)
 	}
 	if err == nil {
 		if list := p.state(l); len(list) > 0 {
@@ -316,9 +316,9 @@ func (l *Log) fatal(err error) error {
 	return err
 }
 
-// place gives the pieces the positions that their records got. A number without messages gets
+// assignPositions gives the pieces the positions that their records got. A number without messages gets
 // the end of its partition.
-func (p *plan) place(l *Log) error {
+func (p *plan) assignPositions(l *Log) error {
 	for i := range p.pieces {
 		x := &p.pieces[i]
 		if x.repeats >= 0 {

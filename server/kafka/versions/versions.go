@@ -130,8 +130,8 @@ func (s State) Current(base string) Version {
 	return Version{Number: 1, Partitions: kafka.Partitions(base), Status: Current}
 }
 
-// Place returns the partition that an event of a declared topic goes to.
-func (s State) Place(base, key string) kafka.Partition {
+// PartitionOf returns the partition that an event of a declared topic goes to.
+func (s State) PartitionOf(base, key string) kafka.Partition {
 	v := s.Current(base)
 	return kafka.Partition{Topic: Name(base, v.Number), ID: int32(event.Partition(key, int(v.Partitions)))}
 }

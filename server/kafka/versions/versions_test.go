@@ -33,15 +33,15 @@ func TestPartitionVectors(t *testing.T) {
 				continue
 			}
 			want, known := v.Partitions[int(topic.Partitions)]
-			if at := (State{}).Place(topic.Name, v.Key); !known || at.Topic != topic.Name || int(at.ID) != want {
+			if at := (State{}).PartitionOf(topic.Name, v.Key); !known || at.Topic != topic.Name || int(at.ID) != want {
 				t.Errorf("%.20q is in %s, not in partition %d", v.Key, at, want)
 			}
 		}
-		if at := moving(Drained).Place(kafka.MessagesPersisted, v.Key); at.Topic != "messages.persisted" ||
+		if at := moving(Drained).PartitionOf(kafka.MessagesPersisted, v.Key); at.Topic != "messages.persisted" ||
 			int(at.ID) != v.Partitions[64] {
 			t.Errorf("%.20q is in %s before the switch", v.Key, at)
 		}
-		if at := moving(Switched).Place(kafka.MessagesPersisted, v.Key); at.Topic != "messages.persisted.v2" ||
+		if at := moving(Switched).PartitionOf(kafka.MessagesPersisted, v.Key); at.Topic != "messages.persisted.v2" ||
 			int(at.ID) != v.Partitions[128] {
 			t.Errorf("%.20q is in %s after the switch", v.Key, at)
 		}

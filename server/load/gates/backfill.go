@@ -23,8 +23,8 @@ type catchUp struct {
 	*rig.Load
 	group     string
 	cancelled bool
-	slowed    int // looks at which it was slowed down
-	looks     int
+	slowed    int // polls at which it was slowed down
+	polls     int
 	took      time.Duration
 	last      *topicv1.Backfill
 }
@@ -53,7 +53,7 @@ func (c *catchUp) run(ctx context.Context) error {
 		if c.last.GetStatus() != topicv1.BackfillStatus_BACKFILL_STATUS_IN_PROGRESS || c.took > catchUpWithin {
 			return nil
 		}
-		if c.looks++; c.last.GetThrottled() {
+		if c.polls++; c.last.GetThrottled() {
 			c.slowed++
 		}
 		if !c.cancelled && float64(c.last.GetProcessed()) > cancelAt*float64(c.last.GetTotal()) {
@@ -66,7 +66,7 @@ func (c *catchUp) run(ctx context.Context) error {
 				return err
 			}
 		}
-		if pause(ctx, rig.LookEvery) {
+		if pause(ctx, rig.PollEvery) {
 			return ctx.Err()
 		}
 	}
@@ -112,7 +112,7 @@ func backfill(ctx context.Context, b *bench) (v verdict, err error) {
 		"of others", backlog, rate, calls)
 	v.result = fmt.Sprintf("caught up in %.1f s, %.0f/s, slowed down for %d %% of it; p95 of others %s before, at most %s "+
 		"during; fetch p95 of others %s", c.took.Seconds(), float64(c.last.GetProcessed())/c.took.Seconds(),
-		100*c.slowed/max(c.looks, 1), ms(before), ms(publish), ms(fetch))
+		100*c.slowed/max(c.polls, 1), ms(before), ms(publish), ms(fetch))
 	v.limit = "–"
 	v.broke(failed != nil, "%v", failed)
 	v.broke(publish > besideLimit, "p95 of others is %s", ms(publish))

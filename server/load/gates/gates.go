@@ -7,7 +7,7 @@
 // figure is not reached, because the machine had no processor left for it. Messages that do
 // not arrive break a gate on any machine. The package owns the gates, their thresholds and
 // the table of what came of them. It knows a server by its contracts only; it starts one for
-// each gate, as a process on an empty directory, and asks its metrics and looks at its files.
+// each gate, as a process on an empty directory, and asks its metrics and checks its files.
 //
 // Concurrency: Run is called once at a time. Within a gate publishers and consumers share a
 // load and its phase, whose fields are atomic.

@@ -63,13 +63,13 @@ func isolation(ctx context.Context, b *bench) (v verdict, err error) {
 	return v, nil
 }
 
-// watch looks how far groups are behind, until stop is called.
-func watch(ctx context.Context, behind func() int64) (stop func(), most func() int64) {
+// watch measures how far groups are behind, until stop is called.
+func watch(ctx context.Context, behind func() int64) (stop func(), limit func() int64) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	var n int64
 	all.Go(func() {
-		for !pause(ctx, rig.LookEvery) {
+		for !pause(ctx, rig.PollEvery) {
 			n = max(n, behind())
 		}
 	})

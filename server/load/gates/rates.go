@@ -126,9 +126,9 @@ func (b *bench) hold(ctx context.Context, l *rig.Load, rate float64, d time.Dura
 		rate: rate, published: float64(l.Published.Load()-had) / took.Seconds(),
 		cores: after.Cores(before), writes: after.Writes(before) / b.disk, busy: probe.ReadBusy().Since(busy),
 	}
-	most := max(leastDrain, d/drainShare)
+	limit := max(leastDrain, d/drainShare)
 	var drained bool
-	h.drain, drained = l.Drain(ctx, most)
+	h.drain, drained = l.Drain(ctx, limit)
 	h.publish, h.fetch, h.total = p.Publish.Quantile(0.95), p.Fetch.Quantile(0.95), p.Total.Quantile(0.95)
 	breaks := func(yes bool, format string, args ...any) {
 		if yes {
@@ -140,17 +140,17 @@ func (b *bench) hold(ctx context.Context, l *rig.Load, rate float64, d time.Dura
 	}
 	breaks(late, "only %.0f/s are published", h.published)
 	breaks(h.fetch > fetchLimit, "fetch p95 is %s", ms(h.fetch))
-	breaks(!drained, "not all is acknowledged %v later", most)
+	breaks(!drained, "not all is acknowledged %v later", limit)
 	breaks(h.writes > writeLimit, "%.0f %% of what the disk writes", 100*h.writes)
 	if !drained { // the next rate is to begin without a backlog
-		if _, drained = l.Drain(ctx, max(leastLast, 10*most)); !drained {
+		if _, drained = l.Drain(ctx, max(leastLast, 10*limit)); !drained {
 			h.lost = append(h.lost, fmt.Sprintf("%d messages do not arrive or stay pending", l.Lag()))
 		}
 	}
 	return h
 }
 
-// stored looks at what the messages leave behind: the next cycle of clean-up must remove all
+// stored checks what the messages leave behind: the next cycle of clean-up must remove all
 // of them, and then there is little else.
 func (b *bench) stored(ctx context.Context, l *rig.Load) (broken []string) {
 	before, n := b.server.Usage(ctx), l.Published.Load()

@@ -22,7 +22,7 @@ const (
 	deadTimeout = 3
 	missedShare = 9   // the revived group gets one part of so many of what it missed
 	pinGrowth   = 1.1 // of what is held for groups, while one is dead
-	statuses    = 20  // messages of each partition that are looked at, at the end
+	statuses    = 20  // messages of each partition that are checked, at the end
 	partitions  = 4   // of the topic: a bound of the group holds over all of them
 	leastMinute = 20  // part of the hold that a minute of the claim is, at least
 )
@@ -100,9 +100,9 @@ func killAndRevive(ctx context.Context, b *bench) (verdict, error) {
 	return s.v, s.arrived(ctx, missed/missedShare)
 }
 
-// arrived looks which messages came: all of them at the groups that lived, and at the revived one all that were
-// published after it, and of those it missed as many as it may have.
-func (s *story) arrived(ctx context.Context, most int64) error {
+// arrived checks which messages came: all of them at the groups that lived, and at the revived one all that
+// were published after it, and of those it missed as many as it may have.
+func (s *story) arrived(ctx context.Context, limit int64) error {
 	end, err := s.User.Partitions(ctx, s.Topic)
 	if err != nil {
 		return err
@@ -115,19 +115,19 @@ func (s *story) arrived(ctx context.Context, most int64) error {
 	s.v.broke(got < all, "the revived group has got %d of %d new messages", got, all)
 	got, all = s.victim.Seen.Between(s.killed, s.revived)
 	_, meanwhile := s.victim.Seen.Between(s.revived, s.attached) // some of which may have counted as missed, too
-	s.v.broke(got > most || got < min(most, all)-meanwhile,
-		"%d of %d missed messages came, not %d", got, all, min(most, all))
+	s.v.broke(got > limit || got < min(limit, all)-meanwhile,
+		"%d of %d missed messages came, not %d", got, all, min(limit, all))
 	s.v.result += fmt.Sprintf("; %d of %d missed messages came, and all others at each group", got, all)
 	return nil
 }
 
 // behind is how far the groups are behind that live.
-func (s *story) behind() (most int64) {
+func (s *story) behind() (limit int64) {
 	n := s.Published.Load()
 	for _, g := range s.Groups[1:] {
-		most = max(most, n-g.Delivered.Load())
+		limit = max(limit, n-g.Delivered.Load())
 	}
-	return most
+	return limit
 }
 
 // until waits for a minute of the claim, and reports whether the context has ended instead.
@@ -141,23 +141,23 @@ func (s *story) pinned(ctx context.Context) (int64, error) {
 	return b.End - b.Watermark, err
 }
 
-// dead waits until the group is, and looks at what is held for groups from then on until it
+// dead waits until the group is, and checks what is held for groups from then on until it
 // is time to revive it.
 func (s *story) dead(ctx context.Context, killed time.Time, before int64) error {
 	took := time.Duration(0)
-	most := deadWithin * s.minute
-	for took == 0 && time.Since(killed) < 2*most {
+	limit := deadWithin * s.minute
+	for took == 0 && time.Since(killed) < 2*limit {
 		sub, err := s.User.Subscription(ctx, s.Topic, s.victim.Name)
 		if err != nil {
 			return err
 		}
 		if sub.GetState() == topicv1.SubscriptionState_SUBSCRIPTION_STATE_DEAD {
 			took = time.Since(killed)
-		} else if pause(ctx, rig.LookEvery) {
+		} else if pause(ctx, rig.PollEvery) {
 			return ctx.Err()
 		}
 	}
-	s.v.broke(took == 0 || took > most, "dead after %v, not within %v", took, most)
+	s.v.broke(took == 0 || took > limit, "dead after %v, not within %v", took, limit)
 	s.v.result = fmt.Sprintf("dead %.1f s after the kill", took.Seconds())
 	s.note("%s", s.v.result)
 	held := int64(0)
@@ -167,7 +167,7 @@ func (s *story) dead(ctx context.Context, killed time.Time, before int64) error 
 			return err
 		}
 		held = max(held, n)
-		if pause(ctx, 10*rig.LookEvery) {
+		if pause(ctx, 10*rig.PollEvery) {
 			return ctx.Err()
 		}
 	}
@@ -197,7 +197,7 @@ func (s *story) revive(ctx context.Context) (err error) {
 		}
 		if s.steady(sub) {
 			took = time.Since(began)
-		} else if pause(ctx, rig.LookEvery) {
+		} else if pause(ctx, rig.PollEvery) {
 			return ctx.Err()
 		}
 	}
@@ -219,12 +219,12 @@ func (s *story) steady(sub *topicv1.Subscription) bool {
 	return pending < int64(s.rate)
 }
 
-// finish looks whether nothing is left pending.
+// finish checks whether nothing is left pending.
 func (s *story) finish(ctx context.Context) error {
 	var b rig.Bounds
 	var err error
 	for began := time.Now(); time.Since(began) < 10*time.Second; {
-		if b, err = s.User.Bounds(ctx, s.Topic); err != nil || b.Watermark == b.End || pause(ctx, rig.LookEvery) {
+		if b, err = s.User.Bounds(ctx, s.Topic); err != nil || b.Watermark == b.End || pause(ctx, rig.PollEvery) {
 			break
 		}
 	}

@@ -15,10 +15,10 @@ type searched struct {
 
 // search tries the claimed rate, doubles it until it breaks or halves it until it holds, and
 // then looks between, in so many tries at most.
-func search(claimed float64, most int, try func(rate float64) held) searched {
+func search(claimed float64, limit int, try func(rate float64) held) searched {
 	s := searched{claimed: claimed}
 	rate, good, bad := claimed, 0.0, math.Inf(1)
-	for len(s.tries) < most && rate >= leastRate {
+	for len(s.tries) < limit && rate >= leastRate {
 		h := try(rate)
 		s.tries = append(s.tries, h)
 		if len(h.broken) == 0 {

@@ -177,8 +177,8 @@ func p95(p *rig.Phase) time.Duration { return p.Total.Quantile(0.95) }
 
 // slower records that a phase is slower than one without removals.
 func (v *verdict) slower(alone, p *rig.Phase, times, busy float64) {
-	most := time.Duration(times*float64(p95(alone))) + removalNoise
-	v.short(p95(p) > most, busy >= busyShare, busy, "publish to consumer p95 is %s, alone %s", ms(p95(p)), ms(p95(alone)))
+	limit := time.Duration(times*float64(p95(alone))) + removalNoise
+	v.short(p95(p) > limit, busy >= busyShare, busy, "publish to consumer p95 is %s, alone %s", ms(p95(p)), ms(p95(alone)))
 }
 
 // fewer records that a phase has fewer messages than it must have.

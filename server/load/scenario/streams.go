@@ -123,7 +123,7 @@ func (c crowd) storm(ctx context.Context, _ int) (figure.Figures, error) {
 	return f, nil
 }
 
-// idle holds streams for a time and looks at what they cost the server.
+// idle holds streams for a time and checks what they cost the server.
 func (c crowd) idle(ctx context.Context, n int) (figure.Figures, error) {
 	empty := c.server.Read(ctx)
 	o, err := c.open(ctx, setupCallers)

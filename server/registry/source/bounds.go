@@ -40,7 +40,7 @@ func checkNesting(text string) error {
 
 // lineTooDeep returns the line in which brackets of any kind, comments and strings aside, are
 // open to more than a number of levels, 0 for none.
-func lineTooDeep(text string, most int) (line int) {
+func lineTooDeep(text string, limit int) (line int) {
 	line = 1
 	depth := 0
 	for i := 0; i < len(text); i++ {
@@ -70,7 +70,7 @@ func lineTooDeep(text string, most int) (line int) {
 				line++ // the compiler says that the string has no end
 			}
 		case strings.IndexByte("{[(<", c) >= 0:
-			if depth++; depth > most {
+			if depth++; depth > limit {
 				return line
 			}
 		case strings.IndexByte("}])>", c) >= 0:
@@ -91,7 +91,7 @@ func flatten(text string, imports map[string]string) (string, map[string]string,
 			g.files[name] = d
 		}
 	}
-	if most := slices.Max(append(slices.Collect(maps.Values(g.count())), 0)); most <= maxPaths {
+	if limit := slices.Max(append(slices.Collect(maps.Values(g.count())), 0)); limit <= maxPaths {
 		return text, imports, 0
 	}
 	out := map[string]string{}

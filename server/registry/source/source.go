@@ -178,14 +178,14 @@ func Normalize(d *descriptorpb.FileDescriptorProto) {
 
 // Text writes a descriptor as source of at most so many bytes. Where the source would
 // not be the same schema, the descriptor itself is the text.
-func Text(ctx context.Context, descriptor []byte, imports map[string]string, most int) (string, error) {
+func Text(ctx context.Context, descriptor []byte, imports map[string]string, limit int) (string, error) {
 	encoded := base64.StdEncoding.EncodeToString(descriptor)
 	file, err := Build(ctx, encoded, imports)
 	if err != nil {
 		return "", err
 	}
 	source, err := Print(file.Descriptor)
-	if err != nil || len(source) > most {
+	if err != nil || len(source) > limit {
 		return encoded, nil //nolint:nilerr // the encoded form is what is left
 	}
 	back, err := Build(ctx, source, imports)

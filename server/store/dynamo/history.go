@@ -21,10 +21,10 @@ type Line struct {
 	// Generation is the random id that the tables got when they were first opened, or when a
 	// restore was reported.
 	Generation string
-	// Beat grows once a minute while processes run. Tables whose beat is lower than one that was
+	// Heartbeats grows once a minute while processes run. Tables that have fewer than a process has
 	// read before are an older copy.
-	Beat int64
-	at   int64 // unix ms of the beat
+	Heartbeats int64
+	at         int64 // unix ms of the last heartbeat
 	// ancestors are the generations of the store that the tables were imported from, the newest first.
 	ancestors []store.Ancestor
 	// marked are the tables that have a mark.
@@ -35,22 +35,22 @@ type Line struct {
 // generationKey is the row of the line in table meta.
 var generationKey = store.Key{Table: store.Meta, PK: "generation"}
 
-// Attributes of that row. Marks have those of the beat.
+// Attributes of that row. Marks have those of the heartbeats.
 const (
-	attrGeneration = "id"
-	attrAncestors  = "ancestors"
-	attrBeat       = "beat"
-	attrBeatAt     = "at"
-	attrMarked     = "marked"
+	attrGeneration  = "id"
+	attrAncestors   = "ancestors"
+	attrHeartbeats  = "beat"
+	attrHeartbeatAt = "at"
+	attrMarked      = "marked"
 )
 
-// markPart is the key of the mark that each other table has: a row with the beat. It begins with a
+// markPart is the key of the mark that each other table has: a row with the heartbeats. It begins with a
 // character that no key of a row has. All marks are written in one plan with the row of the line,
 // so that copies of the tables show whether they are of one moment.
 const markPart = "\x01mark"
 
-// maxSkew is by how many beats the tables of one copy may differ. A copy of each table is made by
-// itself, so that a plan may be in some of them only.
+// maxSkew is by how many heartbeats the tables of one copy may differ. A copy of each table is made
+// by itself, so that a plan may be in some of them only.
 const maxSkew = 1
 
 // ErrMixed says that the tables are not of one moment.
@@ -106,26 +106,26 @@ func (s *Store) Line(ctx context.Context, c store.Consistency) (Line, error) {
 		return Line{}, err
 	}
 	ancestors, err := store.ParseAncestors(it.Get(attrAncestors).Str())
-	return Line{Generation: it.Get(attrGeneration).Str(), Beat: it.Get(attrBeat).Int64(), at: it.Get(attrBeatAt).Int64(),
+	return Line{Generation: it.Get(attrGeneration).Str(), Heartbeats: it.Get(attrHeartbeats).Int64(), at: it.Get(attrHeartbeatAt).Int64(),
 		ancestors: ancestors, marked: it.Get(attrMarked).Strings(), stored: it}, err
 }
 
-// Beat records that the tables are in use: it raises the beat of a line that was read, in all tables
-// at once. Of several processes one succeeds; the others get ErrConflict or a store.ConditionError.
-// It returns ErrMixed if a table was exchanged since the last beat.
-func (s *Store) Beat(ctx context.Context, from Line) (Line, error) {
+// RecordHeartbeat records that the tables are in use: it adds a heartbeat to a line that was read, in
+// all tables at once. Of several processes one succeeds; the others get ErrConflict or a
+// store.ConditionError. It returns ErrMixed if a table was exchanged since the last heartbeat.
+func (s *Store) RecordHeartbeat(ctx context.Context, from Line) (Line, error) {
 	marks, err := s.checkedMarks(ctx, from)
 	if err != nil {
 		return from, err
 	}
 	next := from
-	next.Beat++
+	next.Heartbeats++
 	return next, s.put(ctx, &next, marks)
 }
 
 // Begin begins another line of history under a new generation: the last step of a restore, while no
-// process runs. Its beat is higher than that of the tables and than one that processes have seen. It
-// follows on nothing.
+// process runs. It has more heartbeats than the tables and than processes have seen. It follows on
+// nothing.
 func (s *Store) Begin(ctx context.Context, generation string, seen int64) (Line, error) {
 	return s.newLine(ctx, generation, nil, seen)
 }
@@ -150,7 +150,7 @@ func (s *Store) newLine(
 	if err != nil {
 		return now, err
 	}
-	now.Generation, now.ancestors, now.Beat = generation, of, max(now.Beat, seen)+1
+	now.Generation, now.ancestors, now.Heartbeats = generation, of, max(now.Heartbeats, seen)+1
 	return now, s.put(ctx, &now, marks, more...)
 }
 
@@ -166,8 +166,8 @@ func (s *Store) checkedMarks(ctx context.Context, line Line) ([]store.Item, erro
 	}
 	// The line was read before the marks: other processes may have raised both in between.
 	now, again := s.Line(ctx, store.Strong)
-	if again == nil && (now.Generation != line.Generation || now.Beat != line.Beat) {
-		return nil, fmt.Errorf("%w: the beat was raised meanwhile", store.ErrConflict)
+	if again == nil && (now.Generation != line.Generation || now.Heartbeats != line.Heartbeats) {
+		return nil, fmt.Errorf("%w: another process recorded a heartbeat meanwhile", store.ErrConflict)
 	}
 	return nil, err
 }
@@ -184,27 +184,27 @@ func (s *Store) marks(ctx context.Context) ([]store.Item, error) {
 // put writes a line and all marks, and more, unless a mark or the line has changed since it was read.
 func (s *Store) put(ctx context.Context, line *Line, was []store.Item, more ...store.Write) error {
 	line.at, line.marked = s.opts.Clock().UnixMilli(), nil
-	beat := []store.Attr{{Name: attrBeatAt, Value: store.Int(line.at)}, {Name: attrBeat, Value: store.Int(line.Beat)}}
+	heartbeat := []store.Attr{{Name: attrHeartbeatAt, Value: store.Int(line.at)}, {Name: attrHeartbeats, Value: store.Int(line.Heartbeats)}}
 	p := store.Plan{Writes: more}
 	for i, d := range markedTables() {
 		cond := store.Absent()
 		if was[i] != nil {
-			cond = store.Exists().Eq(attrBeat, was[i].Get(attrBeat))
+			cond = store.Exists().Eq(attrHeartbeats, was[i].Get(attrHeartbeats))
 		}
 		p.Writes = append(p.Writes, store.Write{Op: store.OpPut, Key: markKey(d), Cond: cond, Name: "mark",
-			Item: store.NewItem(beat...)})
+			Item: store.NewItem(heartbeat...)})
 		line.marked = append(line.marked, string(d.Name))
 	}
 	cond := store.Absent()
 	if old := line.stored; old != nil {
 		cond = store.Exists().Eq(attrGeneration, old.Get(attrGeneration))
-		if old.Get(attrBeat).Int64() == 0 {
-			cond = cond.Without(attrBeat)
+		if old.Get(attrHeartbeats).Int64() == 0 {
+			cond = cond.Without(attrHeartbeats)
 		} else {
-			cond = cond.Eq(attrBeat, old.Get(attrBeat))
+			cond = cond.Eq(attrHeartbeats, old.Get(attrHeartbeats))
 		}
 	}
-	attrs := append(beat[:2:2], store.Attr{Name: attrGeneration, Value: store.String(line.Generation)},
+	attrs := append(heartbeat[:2:2], store.Attr{Name: attrGeneration, Value: store.String(line.Generation)},
 		store.Attr{Name: attrMarked, Value: store.List(line.marked)})
 	if len(line.ancestors) > 0 {
 		attrs = append(attrs, store.Attr{Name: attrAncestors, Value: store.String(store.FormatAncestors(line.ancestors))})
@@ -227,16 +227,16 @@ func (s *Store) compare(line Line, marks []store.Item) error {
 	}
 	for i, d := range markedTables() {
 		mark := marks[i]
-		switch beat := mark.Get(attrBeat).Int64(); {
+		switch heartbeats := mark.Get(attrHeartbeats).Int64(); {
 		case mark == nil && slices.Contains(line.marked, string(d.Name)):
 			say(d, "was emptied")
-		case mark == nil: // a release has added the table, or there was no beat yet
+		case mark == nil: // a release has added the table, or there was no heartbeat yet
 		case line.stored == nil:
 			say(d, "is in use, and %s has no generation", s.schemas[store.Meta].name)
-		case beat < line.Beat-maxSkew:
-			say(d, "is %v older than %s", between(mark.Get(attrBeatAt).Int64(), line.at), s.schemas[store.Meta].name)
-		case beat > line.Beat+maxSkew:
-			say(d, "is %v newer than %s", between(line.at, mark.Get(attrBeatAt).Int64()), s.schemas[store.Meta].name)
+		case heartbeats < line.Heartbeats-maxSkew:
+			say(d, "is %v older than %s", between(mark.Get(attrHeartbeatAt).Int64(), line.at), s.schemas[store.Meta].name)
+		case heartbeats > line.Heartbeats+maxSkew:
+			say(d, "is %v newer than %s", between(line.at, mark.Get(attrHeartbeatAt).Int64()), s.schemas[store.Meta].name)
 		}
 	}
 	if len(wrong) == 0 {
@@ -259,7 +259,7 @@ func (s *Store) enterLine(ctx context.Context) (Line, error) {
 		if err != nil {
 			return line, err
 		}
-		if line.stored == nil || line.Beat > 0 {
+		if line.stored == nil || line.Heartbeats > 0 {
 			_, err := s.checkedMarks(ctx, line)
 			if errors.Is(err, store.ErrConflict) {
 				continue

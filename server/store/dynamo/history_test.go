@@ -20,14 +20,14 @@ func unmarkAtEnd(t *testing.T, s *dynamo.Store) {
 	t.Cleanup(func() { testkit.Must(t, s.Unmark(context.Background())) })
 }
 
-// marked is a store whose beat was raised so often.
-func marked(t *testing.T, beats int) (*dynamo.Store, dynamo.Line) {
+// marked is a store with a number of heartbeats.
+func marked(t *testing.T, heartbeats int) (*dynamo.Store, dynamo.Line) {
 	t.Helper()
 	s := dynamotest.Fresh(t)
 	unmarkAtEnd(t, s)
 	line := s.Opened()
-	for range beats {
-		line = testkit.Value(s.Beat(t.Context(), line))(t)
+	for range heartbeats {
+		line = testkit.Value(s.RecordHeartbeat(t.Context(), line))(t)
 	}
 	return s, line
 }
@@ -41,19 +41,19 @@ func again(t *testing.T, s *dynamo.Store) (*dynamo.Store, error) {
 	return other, err
 }
 
-// The beat is raised by one of several processes that have read the same, and no scan shows the marks.
-func TestBeat(t *testing.T) {
+// One of several processes that have read the same line records a heartbeat. No scan shows the marks.
+func TestHeartbeatOfTables(t *testing.T) {
 	s, line := marked(t, 2)
 	other := testkit.Value(again(t, s))(t)
-	if got := other.Opened(); got.Beat != 2 || got.Generation != line.Generation {
+	if got := other.Opened(); got.Heartbeats != 2 || got.Generation != line.Generation {
 		t.Fatalf("opened at %+v", got)
 	}
-	next := testkit.Value(other.Beat(t.Context(), other.Opened()))(t)
+	next := testkit.Value(other.RecordHeartbeat(t.Context(), other.Opened()))(t)
 	var lost *store.ConditionError
-	if _, err := s.Beat(t.Context(), line); !errors.As(err, &lost) {
-		t.Errorf("the beat of a process that was late: %v", err)
+	if _, err := s.RecordHeartbeat(t.Context(), line); !errors.As(err, &lost) {
+		t.Errorf("the heartbeat of a process that was late: %v", err)
 	}
-	if now := testkit.Value(s.Line(t.Context(), store.Strong))(t); now.Beat != 3 || next.Beat != 3 {
+	if now := testkit.Value(s.Line(t.Context(), store.Strong))(t); now.Heartbeats != 3 || next.Heartbeats != 3 {
 		t.Errorf("%+v", now)
 	}
 	k := row("a")
@@ -75,13 +75,13 @@ func TestBeat(t *testing.T) {
 	}
 }
 
-// Tables of different moments are not opened, and a running process notices them with its next beat.
-// Those of one copy may differ by one beat: a copy is made of each table by itself.
+// Tables of different moments are not opened, and a running process notices them with its next heartbeat.
+// Those of one copy may differ by one heartbeat: a copy is made of each table by itself.
 func TestMixedTables(t *testing.T) {
-	put := func(beat int64) func(store.Key) store.Write {
+	put := func(heartbeats int64) func(store.Key) store.Write {
 		return func(k store.Key) store.Write {
-			return store.Write{Op: store.OpPut, Key: k, Item: store.NewItem(store.Attr{Name: "beat", Value: store.Int(beat)},
-				store.Attr{Name: "at", Value: store.Int(time.Now().Add(time.Duration(beat-9) * time.Minute).UnixMilli())})}
+			return store.Write{Op: store.OpPut, Key: k, Item: store.NewItem(store.Attr{Name: "beat", Value: store.Int(heartbeats)},
+				store.Attr{Name: "at", Value: store.Int(time.Now().Add(time.Duration(heartbeats-9) * time.Minute).UnixMilli())})}
 		}
 	}
 	remove := func(k store.Key) store.Write { return store.Write{Op: store.OpDelete, Key: k} }
@@ -111,15 +111,15 @@ func TestMixedTables(t *testing.T) {
 			if tt.key == dynamo.GenerationKey || tt.says == "" {
 				return
 			}
-			if _, err := s.Beat(t.Context(), line); !errors.Is(err, dynamo.ErrMixed) {
-				t.Errorf("a beat: %v", err)
+			if _, err := s.RecordHeartbeat(t.Context(), line); !errors.Is(err, dynamo.ErrMixed) {
+				t.Errorf("a heartbeat: %v", err)
 			}
 		})
 	}
 }
 
-// A table that a release has added has no mark until the next beat, and a store of a release without
-// beats is opened.
+// A table that a release has added has no mark until the next heartbeat, and a store of a release without
+// heartbeats is opened.
 func TestTableOfALaterRelease(t *testing.T) {
 	s, _ := marked(t, 1)
 	it := testkit.Value(s.Get(t.Context(), dynamo.GenerationKey, store.Strong))(t)
@@ -132,32 +132,32 @@ func TestTableOfALaterRelease(t *testing.T) {
 	}}))
 	line := testkit.Value(s.Line(t.Context(), store.Strong))(t)
 	testkit.Value(again(t, s))(t)
-	testkit.Value(s.Beat(t.Context(), line))(t)
+	testkit.Value(s.RecordHeartbeat(t.Context(), line))(t)
 	it = testkit.Value(s.Get(t.Context(), dynamo.MarkKey(store.Services), store.Strong))(t)
-	testkit.Equal(t, "the beat of the mark", it.Get("beat").Int64(), 2)
+	testkit.Equal(t, "heartbeats of the mark", it.Get("beat").Int64(), 2)
 }
 
-// A line that begins is further than the tables and than what was seen, and ends the beats of the
+// A line that begins is further than the tables and than what was seen, and ends the heartbeats of the
 // one before.
 func TestBegin(t *testing.T) {
 	s, line := marked(t, 3)
 	began := testkit.Value(s.Begin(t.Context(), "g2", 50))(t)
-	if began.Generation != "g2" || began.Beat != 51 {
+	if began.Generation != "g2" || began.Heartbeats != 51 {
 		t.Errorf("%+v after %+v", began, line)
 	}
-	if opened := testkit.Value(again(t, s))(t).Opened(); opened.Generation != began.Generation || opened.Beat != 51 {
+	if opened := testkit.Value(again(t, s))(t).Opened(); opened.Generation != began.Generation || opened.Heartbeats != 51 {
 		t.Errorf("opened at %+v", opened)
 	}
 	var lost *store.ConditionError
-	line.Beat = 51 // the marks are those of the other line
-	if _, err := s.Beat(t.Context(), line); !errors.As(err, &lost) && !errors.Is(err, store.ErrConflict) {
-		t.Errorf("a beat of the line before: %v", err)
+	line.Heartbeats = 51 // the marks are those of the other line
+	if _, err := s.RecordHeartbeat(t.Context(), line); !errors.As(err, &lost) && !errors.Is(err, store.ErrConflict) {
+		t.Errorf("a heartbeat of the line before: %v", err)
 	}
-	line.Beat = 3
-	if _, err := s.Beat(t.Context(), line); !errors.Is(err, store.ErrConflict) {
-		t.Errorf("a beat of a process that stood still: %v", err)
+	line.Heartbeats = 3
+	if _, err := s.RecordHeartbeat(t.Context(), line); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("a heartbeat of a process that stood still: %v", err)
 	}
-	if next := testkit.Value(s.Begin(t.Context(), "g3", 0))(t); next.Generation != "g3" || next.Beat != 52 {
+	if next := testkit.Value(s.Begin(t.Context(), "g3", 0))(t); next.Generation != "g3" || next.Heartbeats != 52 {
 		t.Errorf("repeated: %+v", next)
 	}
 }

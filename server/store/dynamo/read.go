@@ -62,12 +62,12 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, c store.Consiste
 		return nil, err
 	}
 	defer end()
-	place := make(map[store.Key]int, len(keys))
+	index := make(map[store.Key]int, len(keys))
 	request := map[string]types.KeysAndAttributes{}
 	tables := map[string]*schema{}
 	for i, k := range keys {
 		sc := s.schemas[k.Table]
-		place[k], tables[sc.name] = i, sc
+		index[k], tables[sc.name] = i, sc
 		of := request[sc.name]
 		of.ConsistentRead = aws.Bool(bool(c))
 		of.Keys = append(of.Keys, sc.key(k))
@@ -93,7 +93,7 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, c store.Consiste
 				if err != nil {
 					return nil, err
 				}
-				if i, ok := place[row.Key]; ok && !store.Expired(row.Item, s.opts.Clock().Unix()) {
+				if i, ok := index[row.Key]; ok && !store.Expired(row.Item, s.opts.Clock().Unix()) {
 					items[i] = row.Item
 				}
 				got++

@@ -74,7 +74,7 @@ func headIs(version int64) store.Condition {
 	return store.Condition{}.Eq("version", store.Int(version))
 }
 
-// chats hands out the sends of each chat one after the other, as a chat's queue does.
+// chats returns the sends of each chat one after the other, as a chat's queue does.
 type chats struct {
 	locks    []sync.Mutex
 	versions []int64

@@ -26,7 +26,7 @@ func (s *Store) watch() {
 	}
 }
 
-// reportEvery is the time between two looks at the calls that are under way.
+// reportEvery is the time between two checks of the calls that are under way.
 const reportEvery = time.Second / 2
 
 // fillsSoon are the times left at which a disk that fills is logged, and how often it is

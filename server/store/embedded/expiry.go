@@ -63,7 +63,7 @@ func (s *Store) stopping() bool {
 	}
 }
 
-// sweep removes up to limit expired items and returns how many it looked at.
+// sweep removes up to limit expired items and returns how many it checked.
 func (s *Store) sweep(limit int) (int, error) {
 	now := s.opts.Clock().Unix()
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{spaceExpiry},

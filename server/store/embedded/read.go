@@ -63,7 +63,7 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, _ store.Consiste
 	defer s.life.RUnlock()
 	now := s.opts.Clock().Unix()
 	items := make([]store.Item, len(keys))
-	var missing []place
+	var missing []batchKey
 	buf := make([]byte, 0, 96*len(keys))
 	for i, k := range keys {
 		begin := len(buf)
@@ -73,9 +73,9 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, _ store.Consiste
 		switch {
 		case !ok:
 			if missing == nil {
-				missing = make([]place, 0, len(keys)-i)
+				missing = make([]batchKey, 0, len(keys)-i)
 			}
-			missing = append(missing, place{key, i})
+			missing = append(missing, batchKey{key, i})
 		case !store.Expired(it, now):
 			items[i] = it
 		}
@@ -95,8 +95,8 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, _ store.Consiste
 	return items, nil
 }
 
-// place is where an item of a batch goes.
-type place struct {
+// batchKey is where an item of a batch goes.
+type batchKey struct {
 	key []byte // encoded, with a zero byte behind it: nothing lies between the key and that
 	at  int
 }
@@ -106,12 +106,12 @@ type place struct {
 const manyKeys = 8
 
 // seek reads keys in their order with one iterator, which goes from each to the next.
-func (s *Store) seek(ctx context.Context, places []place, items []store.Item, now int64) error {
-	slices.SortFunc(places, func(a, b place) int { return bytes.Compare(a.key, b.key) })
-	return s.iterate(ctx, places[0].key[:len(places[0].key)-1], places[len(places)-1].key,
+func (s *Store) seek(ctx context.Context, batchKeys []batchKey, items []store.Item, now int64) error {
+	slices.SortFunc(batchKeys, func(a, b batchKey) int { return bytes.Compare(a.key, b.key) })
+	return s.iterate(ctx, batchKeys[0].key[:len(batchKeys[0].key)-1], batchKeys[len(batchKeys)-1].key,
 		func(it *pebble.Iterator) error {
 			var d itemcodec.Decoder
-			for _, p := range places {
+			for _, p := range batchKeys {
 				key := p.key[:len(p.key)-1]
 				if it.SeekGEWithLimit(key, p.key) != pebble.IterValid || !bytes.Equal(it.Key(), key) {
 					continue
@@ -229,7 +229,7 @@ func (s *Store) iterate(ctx context.Context, lower, upper []byte, f func(*pebble
 	return translate(errors.Join(err, it.Close())) // Close repeats an error that ended the iteration
 }
 
-// checkEvery is the number of rows after which a long page looks at its context.
+// checkEvery is the number of rows after which a long page checks its context.
 const checkEvery = 1024
 
 // page is a page in the making.

@@ -66,7 +66,7 @@ func Repair(ctx context.Context, o Options) (r Repaired, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	if err := o.place(); err != nil {
+	if err := o.ensureDirectory(); err != nil {
 		return r, err
 	}
 	_, err = checkFormat(o.FS, o.Dir)
@@ -85,9 +85,9 @@ func Repair(ctx context.Context, o Options) (r Repaired, err error) {
 	return r, o.rebuild(ctx, &r, unmarked)
 }
 
-// place puts a directory where the store was, if that is gone: nothing of it can be read, but the event
+// ensureDirectory puts a directory where the store was, if that is gone: nothing of it can be read, but the event
 // log may have what it had.
-func (o Options) place() error {
+func (o Options) ensureDirectory() error {
 	dir := o.FS.PathJoin(o.Dir, "store")
 	if err := finishRepair(o.FS, o.Dir); err != nil {
 		return fmt.Errorf("finish the repair of the store: %w", plain(err))

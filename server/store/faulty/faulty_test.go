@@ -140,7 +140,7 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// live is a store that does not look at contexts, as one that has the call already.
+// live is a store that does not check contexts, as one that has the call already.
 type live struct{ *storetest.Memory }
 
 func (l live) Transact(_ context.Context, p store.Plan) error {

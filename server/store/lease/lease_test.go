@@ -344,12 +344,12 @@ func TestRandomFailures(t *testing.T) {
 				p.store.cut.Store(false)
 			}
 			testkit.Advance(3 * time.Minute)
-			least, most := w.slots, 0
+			least, limit := w.slots, 0
 			got := w.spread()
 			for _, p := range live {
-				least, most = min(least, got[p.name]), max(most, got[p.name])
+				least, limit = min(least, got[p.name]), max(limit, got[p.name])
 			}
-			if got[""] > 0 || most-least > 1 {
+			if got[""] > 0 || limit-least > 1 {
 				t.Fatalf("seed %d: running slots by process are %v, expected all, evenly spread", seed, got)
 			}
 			for _, p := range live {

@@ -26,7 +26,7 @@ func unreadable(sk string) store.Write {
 }
 
 // What waits begins with the first row that is no replay, where reading ends; a row that
-// cannot be read is reported before it, and other chats' rows are not looked at.
+// cannot be read is reported before it, and other chats' rows are not checked.
 func TestUnpublished(t *testing.T) {
 	other := row(1, false)
 	other.Key.SK = "chat_abc124#" + table.Number(1)

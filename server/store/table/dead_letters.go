@@ -6,10 +6,10 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// DeadLetter is what became of a dead letter; the letter itself is on Kafka, or in a topic
-// of dead letters. Table dead_letters, key group and topic/partition/offset of the record,
-// or number of the topic and partition/position of the letter. It expires after the letter
-// has.
+// DeadLetter is what became of a dead letter; the dead letter itself is on Kafka, or in a topic
+// of dead letters. Table dead_letters, key group and topic/partition/offset of the record, or
+// number of the topic and partition/position of the dead letter. It expires after the dead
+// letter has.
 type DeadLetter struct {
 	Status    string
 	By        string // the actor
@@ -19,14 +19,14 @@ type DeadLetter struct {
 	ExpiresAt int64 // unix s
 }
 
-// DeadLetterKey is the key of the outcome of a record's letter.
+// DeadLetterKey is the key of the outcome of a record's dead letter.
 func DeadLetterKey(group, topic string, partition int32, offset int64) store.Key {
 	return store.Key{Table: store.DeadLetters, PK: group, SK: fmt.Sprintf("%s/%d/%s", topic, partition, Number(offset))}
 }
 
-// TopicLetterKey is the key of the outcome of a letter that stands in a topic, whose number
-// is never used again.
-func TopicLetterKey(topic uint64, partition int32, position int64) store.Key {
+// TopicDeadLetterKey is the key of the outcome of a dead letter that stands in a topic, whose
+// number is never used again.
+func TopicDeadLetterKey(topic uint64, partition int32, position int64) store.Key {
 	return store.Key{Table: store.DeadLetters, PK: fmt.Sprintf("topic/%d", topic),
 		SK: fmt.Sprintf("%d/%s", partition, Number(position))}
 }

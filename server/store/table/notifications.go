@@ -4,7 +4,7 @@ import "github.com/parley-chat/parley/server/store"
 
 // Notification is that a consumer group gave an event up. Table notifications, key
 // partition of the chat, user or day, and time and id of the dead letter. It expires when
-// the letter does.
+// the dead letter does.
 type Notification struct {
 	Group, Topic string // the group that gave up, and the record's topic
 	Partition    int64  // of the record

@@ -10,7 +10,7 @@ import (
 
 // Parked says that a consumer group has given up a record of a key: the key's later records
 // follow it to the dead letters until all of them are done with. Table consumer_attempts,
-// key "parked" and group#topic#key. It expires after its last letter has.
+// key "parked" and group#topic#key. It expires after its last dead letter has.
 type Parked struct {
 	Group string
 	Topic string // as declared, without the number of a version

@@ -77,7 +77,7 @@ func SubscriptionFrom(it store.Item) Subscription {
 	}
 }
 
-// Cursor is the place of a subscription in a partition. Table subscriptions, key number
+// Cursor is the position of a subscription in a partition. Table subscriptions, key number
 // of the topic with the partition, and group with generation.
 type Cursor struct {
 	Epoch int64  // of the process that wrote it; a later one's is not overwritten

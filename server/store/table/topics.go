@@ -191,7 +191,7 @@ const (
 )
 
 // TopicListPartition is the partition key of the names of a slot's topics, by which they are
-// found without a look at all topics. Table topics, sort key the topic's name.
+// found without a scan of all topics. Table topics, sort key the topic's name.
 func TopicListPartition(slot int) string { return fmt.Sprintf("%s#%02d", topicsPartition, slot) }
 
 // TopicListKey is the key of a topic in the list of its slot; the row has its

@@ -2,7 +2,7 @@ package topictest
 
 import "github.com/parley-chat/parley/server/topic/internal/machine"
 
-// Cursor is the stored place of a group of generation 1: it began at position 3, has
+// Cursor is the stored position of a group of generation 1: it began at position 3, has
 // processed 17 messages, and has acknowledged the positions 5 to 8.
 func Cursor() []byte {
 	all, none := machine.SetOf(machine.Run{From: 3, To: machine.NoEnd}), machine.Set{}
@@ -12,7 +12,7 @@ func Cursor() []byte {
 	return c.Append(nil)
 }
 
-// Restarted reports whether a stored place is that of Cursor after its group was put back to
+// Restarted reports whether a stored position is that of Cursor after its group was put back to
 // the first position: it receives everything, has acknowledged nothing, and its counters stay.
 func Restarted(cursor []byte) bool {
 	c, err := machine.DecodeCursor(cursor, machine.NoEnd)

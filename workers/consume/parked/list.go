@@ -43,8 +43,8 @@ func List(ctx context.Context, st store.Store, s Select) (out []table.Parked, er
 	return out, nil
 }
 
-// Page reads the next parked keys behind a place, at most size of them, and returns the place
-// at which they end; the place is empty at the start and at the end of the list.
+// Page reads the next parked keys behind a position, at most size of them, and returns the
+// position at which they end; the position is empty at the start and at the end of the list.
 func Page(
 	ctx context.Context, st store.Store, s Select, after string, size int,
 ) (page []table.Parked, next string, err error) {
@@ -60,7 +60,7 @@ func Page(
 	return page, "", nil
 }
 
-// all reads parked keys behind a place.
+// all reads parked keys behind a position.
 func all(ctx context.Context, st store.Store, s Select, after string) iter.Seq2[table.Parked, error] {
 	q := store.Query{Table: store.ConsumerAttempts, PK: table.ParkedPartition, Consistency: store.Strong}
 	if prefix := s.prefix(); prefix != "" { // it ends with "#", whose next byte is "$"

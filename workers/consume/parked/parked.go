@@ -182,7 +182,7 @@ func IsLast(p *table.Parked, r *kafka.Record) bool {
 	return p.At == r.Topic && p.Partition == int64(r.Partition) && p.Last == r.Offset
 }
 
-// Hold has the records of a key wait until a time, so that the last of its letters can be
+// Hold has the records of a key wait until a time, so that the last of its dead letters can be
 // reached. It returns the row, nil if the key is not parked.
 func Hold(ctx context.Context, st store.Store, p table.Parked, until time.Time) (*table.Parked, error) {
 	err := st.Transact(ctx, store.Plan{Writes: []store.Write{{
@@ -200,7 +200,7 @@ func Hold(ctx context.Context, st store.Store, p table.Parked, until time.Time) 
 	return &p, nil
 }
 
-// Release ends the parking of a key whose letters are all done with, up to that of the last
+// Release ends the parking of a key whose dead letters are all done with, up to that of the last
 // record in the row as it was read. It returns false if records were added since.
 func Release(ctx context.Context, st store.Store, p table.Parked) (bool, error) {
 	err := st.Transact(ctx, store.Plan{Writes: []store.Write{{

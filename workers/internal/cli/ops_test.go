@@ -167,7 +167,7 @@ func TestOperators(t *testing.T) {
 	testkit.Must(t, err)
 	t.Cleanup(producer.Close)
 	write := consume.Publisher(producer, func(b []byte) ([]byte, error) { return event.Frame(1, b) })
-	var letters []string
+	var deadLetters []string
 	for n := range 2 {
 		d := consume.DeadLetter{
 			Record: &kafka.Record{Topic: kafka.ChatsCreated, Partition: int32(n), Offset: int64(n) + time.Now().UnixNano(),
@@ -175,28 +175,28 @@ func TestOperators(t *testing.T) {
 			Group: "fanout-workers", Consumer: "wrk_1", Reason: "authoritative: a test", FailedAt: time.Now(), Attempts: 1,
 		}
 		testkit.Must(t, write(t.Context(), d))
-		letters = append(letters, d.ID())
+		deadLetters = append(deadLetters, d.ID())
 	}
 	if out := do(cmdline.ExitOK, "deadletters", "list", "--key", group.ChatID); strings.Count(out,
 		"authoritative: a test") != 2 {
 		t.Fatal(out)
 	}
-	if out := do(cmdline.ExitOK, "deadletters", "show", letters[0]); !strings.Contains(out, "event     ChatCreated") ||
+	if out := do(cmdline.ExitOK, "deadletters", "show", deadLetters[0]); !strings.Contains(out, "event     ChatCreated") ||
 		strings.Contains(out, "Tea") {
 		t.Error(out)
 	}
-	out = do(cmdline.ExitOK, "deadletters", "redrive", letters[0])
+	out = do(cmdline.ExitOK, "deadletters", "redrive", deadLetters[0])
 	if !strings.Contains(out, "1 would be redriven") {
 		t.Error(out)
 	}
 	testkit.Eventually(t, "a redrive, once the process is listed and may connect to servers", func() bool {
-		code, stdout, stderr := run(t, env, "deadletters", "redrive", "--execute", letters[0])
+		code, stdout, stderr := run(t, env, "deadletters", "redrive", "--execute", deadLetters[0])
 		if code != cmdline.ExitOK && code != 3 {
 			t.Fatalf("redrive: exit code %d, expected 0 or 3: %s%s", code, stdout, stderr)
 		}
 		return code == cmdline.ExitOK
 	})
-	if out := do(cmdline.ExitOK, "deadletters", "redrive", "--execute", letters[0]); !strings.Contains(out, "0 chosen") {
+	if out := do(cmdline.ExitOK, "deadletters", "redrive", "--execute", deadLetters[0]); !strings.Contains(out, "0 chosen") {
 		t.Error(out)
 	}
 	if out := do(cmdline.ExitOK, "deadletters", "discard", "--execute", "--reason", "a test wrote it", "--key",
@@ -204,7 +204,7 @@ func TestOperators(t *testing.T) {
 		t.Error(out)
 	}
 	if out := do(cmdline.ExitOK, "deadletters", "list", "--status", "redriven,discarded", "--key",
-		group.ChatID); !strings.Contains(out, "a test wrote it (by ada)") || strings.Count(out, letters[0]) != 1 {
+		group.ChatID); !strings.Contains(out, "a test wrote it (by ada)") || strings.Count(out, deadLetters[0]) != 1 {
 		t.Error(out)
 	}
 

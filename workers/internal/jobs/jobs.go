@@ -135,7 +135,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := p.build(ctx); err != nil {
 		return err
 	}
-	if cfg.has(Reconcile) { // a few processes look at the same tables
+	if cfg.has(Reconcile) { // a few processes check the same tables
 		p.add("recovery", func(ctx context.Context, ready func()) error {
 			ready()
 			cfg.Backend.Tables.CheckRecovery(ctx, cfg.Logger)

@@ -87,7 +87,7 @@ func (p *program) parts(
 			}
 			list = append(list, pipeline.Operators{Listen: p.cfg.Operators, TLS: p.cfg.Links, Key: key, Deliver: peers.redrive,
 				Replicas: true, Identity: identity,
-				Letters: topicproxy.NewLetters(peers.server, func(ctx context.Context) (int, error) {
+				DeadLetters: topicproxy.NewDeadLetters(peers.server, func(ctx context.Context) (int, error) {
 					return topic.DeclaredSlots(ctx, p.backend.Store)
 				}),
 				More: topicproxy.Handlers(topicproxy.Config{Servers: peers.server, Operator: ops.Operator, Logger: p.cfg.Logger})})

@@ -29,11 +29,11 @@ func TestAuditIsExported(t *testing.T) {
 	c := adminv1connect.NewAuditServiceClient(as(t, r, auth.Admin), "http://"+r.Addr)
 	filter := &adminv1.AuditFilter{Target: "user/alice"}
 	export := func(
-		ctx context.Context, filter *adminv1.AuditFilter, token string, most int,
+		ctx context.Context, filter *adminv1.AuditFilter, token string, limit int,
 	) (ids []string, next string, err error) {
 		s, err := c.ExportAudit(ctx,
 			&adminv1.ExportAuditRequest{Filter: filter, Reason: "a yearly check", PageToken: token})
-		for n := 0; err == nil && n < most && s.Receive(); n++ {
+		for n := 0; err == nil && n < limit && s.Receive(); n++ {
 			next = s.Msg().GetPageToken()
 			for _, l := range s.Msg().GetLines() {
 				var one struct{ ID, At, Kind, Actor, Action, Target, Request, EndedAt, Outcome string }

@@ -46,9 +46,9 @@ func stateTo(c *derive.Chat) *opsv1.ChatState {
 }
 
 // first returns the first keys of a map, in order.
-func first[V any](m map[string]V, most int) []string {
+func first[V any](m map[string]V, limit int) []string {
 	keys := slices.Sorted(maps.Keys(m))
-	return keys[:min(len(keys), most)]
+	return keys[:min(len(keys), limit)]
 }
 
 func millis(at int64) *timestamppb.Timestamp {

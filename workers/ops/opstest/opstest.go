@@ -174,7 +174,7 @@ func (r *Fixture) Projections() *projection.Set {
 		Definitions: r.definitions(), Store: r.Store, Decode: r.Serde.Decode, Addr: r.Kafka, Process: "p",
 		History: store.Line("g"),
 
-		Exclusive: true, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Rest: -1, LookEvery: 10 * time.Millisecond,
+		Exclusive: true, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Rest: -1, PollEvery: 10 * time.Millisecond,
 	})
 	if err != nil {
 		r.t.Fatal(err)

@@ -156,7 +156,7 @@ func (s *Service) ListNotifications(
 
 func notificationTo(n notifications.Notification) *opsv1.Notification {
 	return &opsv1.Notification{
-		LetterId: valid(n.LetterID), Group: valid(n.Group), Reason: valid(n.Reason),
+		LetterId: valid(n.DeadLetterID), Group: valid(n.Group), Reason: valid(n.Reason),
 		FailureClass: failureClass(n.Notification), FailedAt: millis(n.FailedAt), Attempts: int32(n.Attempts),
 		EventId: n.EventID, EventType: n.EventType, ChatId: n.ChatID, Version: n.Version, UserId: n.Actor,
 		EventTime: millis(n.EventTime),
@@ -166,7 +166,8 @@ func notificationTo(n notifications.Notification) *opsv1.Notification {
 	}
 }
 
-// failureClass is the class of a letter in the words of the API, which has the same numbers.
+// failureClass is the class of a dead letter in the words of the API, which has the same
+// numbers.
 func failureClass(n table.Notification) opsv1.FailureClass {
 	if _, ok := opsv1.FailureClass_name[int32(n.Class)]; !ok {
 		return opsv1.FailureClass_FAILURE_CLASS_UNSPECIFIED

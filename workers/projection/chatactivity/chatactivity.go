@@ -56,7 +56,7 @@ func dayKey(day string) string { return days + day }
 
 func senderKey(day, user string) string { return senders + day + "/" + user }
 
-func place(m *eventv1.MessagePersisted) (day, sender string) {
+func countKey(m *eventv1.MessagePersisted) (day, sender string) {
 	day = m.GetCreatedAt().AsTime().Format(dayFormat)
 	return dayKey(day), senderKey(day, m.GetSenderId())
 }
@@ -66,7 +66,7 @@ func touches(e event.Event) []string {
 	if !ok {
 		return nil
 	}
-	day, sender := place(m)
+	day, sender := countKey(m)
 	return []string{day, sender}
 }
 
@@ -75,7 +75,7 @@ func apply(e event.Event, rows projection.Rows) {
 	if !ok {
 		return
 	}
-	day, sender := place(m)
+	day, sender := countKey(m)
 	all, own := table.ChatActivityFrom(rows[day]), table.ChatActivityFrom(rows[sender])
 	if own.Messages == 0 {
 		all.Senders++

@@ -39,9 +39,9 @@ type Filter struct {
 // Notification is an event that a group gave up, and what became of it.
 type Notification struct {
 	table.Notification
-	LetterID string
-	Status   deadletter.Status
-	Handling table.DeadLetter // the last action on it: actor, time and result
+	DeadLetterID string
+	Status       deadletter.Status
+	Handling     table.DeadLetter // the last action on it: actor, time and result
 }
 
 // List returns up to limit notifications (at most MaxList), those that failed last first.
@@ -78,12 +78,12 @@ type lister struct {
 	limit  int
 	build  int64
 	list   []Notification
-	seen   map[string]bool // ids: a letter that a crash has written twice is there twice
+	seen   map[string]bool // ids: a dead letter that a crash has written twice is there twice
 	read   int
 }
 
-// place is where a list continues: in an aggregate, at rows before a sort key.
-type place struct{ aggregate, before string }
+// cursor is where a list continues: in an aggregate, at rows before a sort key.
+type cursor struct{ aggregate, before string }
 
 // newest is the first aggregate of a list: days come one after the other, the last first.
 func (l *lister) newest() string {
@@ -121,23 +121,23 @@ func (l *lister) older(aggregate string) string {
 }
 
 // start reads a token.
-func (l *lister) start(token string) (place, error) {
+func (l *lister) start(token string) (cursor, error) {
 	if token == "" {
-		return place{aggregate: l.newest()}, nil
+		return cursor{aggregate: l.newest()}, nil
 	}
 	parts := strings.SplitN(token, "|", 3)
 	if len(parts) != 3 || parts[0] != strconv.FormatInt(l.build, 10) {
-		return place{}, ErrToken
+		return cursor{}, ErrToken
 	}
 	first := l.newest()
 	byDay := strings.HasPrefix(first, days) && strings.HasPrefix(parts[1], days)
 	if parts[1] != first && !byDay {
-		return place{}, ErrToken
+		return cursor{}, ErrToken
 	}
-	return place{parts[1], parts[2]}, nil
+	return cursor{parts[1], parts[2]}, nil
 }
 
-func (l *lister) token(at place) string {
+func (l *lister) token(at cursor) string {
 	if at.aggregate == "" {
 		return ""
 	}
@@ -145,7 +145,7 @@ func (l *lister) token(at place) string {
 }
 
 // page reads some rows, and returns where the list continues.
-func (l *lister) page(ctx context.Context, at place) (place, error) {
+func (l *lister) page(ctx context.Context, at cursor) (cursor, error) {
 	q := store.Query{
 		Table: store.Notifications, PK: table.ProjectionPartition(Name, l.build, at.aggregate), Descending: true,
 		Limit: store.MaxBatchGet, To: at.before, Consistency: store.Strong,
@@ -178,12 +178,12 @@ func (l *lister) page(ctx context.Context, at place) (place, error) {
 		l.add(row, statuses[i])
 	}
 	if q.Cursor == "" {
-		return place{aggregate: l.older(at.aggregate)}, nil
+		return cursor{aggregate: l.older(at.aggregate)}, nil
 	}
 	return at, nil
 }
 
-// statuses reads what became of the letters of rows.
+// statuses reads what became of the dead letters of rows.
 func (l *lister) statuses(ctx context.Context, rows []store.Row) ([]store.Item, error) {
 	if len(rows) == 0 {
 		return nil, nil
@@ -214,14 +214,14 @@ func (l *lister) statuses(ctx context.Context, rows []store.Row) ([]store.Item, 
 // add adds a notification that is selected.
 func (l *lister) add(row store.Row, handling store.Item) {
 	n := Notification{Notification: table.NotificationFrom(row.Item)}
-	_, n.LetterID, _ = strings.Cut(row.Key.SK, "#")
+	_, n.DeadLetterID, _ = strings.Cut(row.Key.SK, "#")
 	n.Status, n.Handling = deadletter.StatusOf(handling, l.now)
 	f := l.filter
-	if l.seen[n.LetterID] || f.ChatID != "" && f.ChatID != n.ChatID || f.UserID != "" && f.UserID != n.Actor ||
+	if l.seen[n.DeadLetterID] || f.ChatID != "" && f.ChatID != n.ChatID || f.UserID != "" && f.UserID != n.Actor ||
 		f.Group != "" && f.Group != n.Group || f.EventID != "" && f.EventID != n.EventID ||
 		len(f.Statuses) > 0 && !slices.Contains(f.Statuses, n.Status) {
 		return
 	}
-	l.seen[n.LetterID] = true
+	l.seen[n.DeadLetterID] = true
 	l.list = append(l.list, n)
 }

@@ -9,7 +9,7 @@
 // source: it may be dropped, and is made again from the topic of dead letters.
 //
 // Rows stand three times, for the chat, for the user who caused the event, and for the day,
-// and expire when their letters do.
+// and expire when their dead letters do.
 //
 // Concurrency: all functions are safe for concurrent use.
 package notifications
@@ -24,7 +24,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/workers/consume"
-	"github.com/parley-chat/parley/workers/deadletter/letter"
+	"github.com/parley-chat/parley/workers/deadletter/encoding"
 	"github.com/parley-chat/parley/workers/projection"
 )
 
@@ -61,7 +61,7 @@ func rows(ctx context.Context, r *kafka.Record, decode projection.Decode) ([]pro
 	if err != nil {
 		return nil, consume.Fail(consume.Ignored, "the record is no dead letter", err)
 	}
-	l, err := letter.Decode(payload)
+	l, err := encoding.Decode(payload)
 	if err != nil {
 		return nil, consume.Fail(consume.Ignored, "the record is no dead letter", err)
 	}
@@ -86,9 +86,9 @@ func rows(ctx context.Context, r *kafka.Record, decode projection.Decode) ([]pro
 	return list, nil
 }
 
-// notificationOf is the row of a letter. Its event is left out if it cannot be read; only an
-// error that passes is returned.
-func notificationOf(ctx context.Context, l letter.Letter, decode projection.Decode) (table.Notification, error) {
+// notificationOf is the row of a dead letter. Its event is left out if it cannot be read; only
+// an error that passes is returned.
+func notificationOf(ctx context.Context, l encoding.DeadLetter, decode projection.Decode) (table.Notification, error) {
 	n := table.Notification{
 		Group: l.Group, Topic: l.Record.Topic, Partition: int64(l.Record.Partition), Offset: l.Record.Offset,
 		Class: int64(l.Class), Reason: truncated(l.Reason), Consumer: l.Consumer, Attempts: int64(l.Attempts),

@@ -70,7 +70,7 @@ func (f *fixture) processOf(d projection.Definition) *projection.Set {
 		Definitions: []projection.Definition{d}, Store: f.store, Decode: f.serde.Decode,
 		Addr: f.addr, Process: "p", History: store.Line("g"),
 		Exclusive: true, Clock: f.clock, Logger: slog.New(slog.DiscardHandler),
-		Rest: -1, LookEvery: time.Millisecond,
+		Rest: -1, PollEvery: time.Millisecond,
 	})
 	testkit.Must(f.t, err)
 	return s
@@ -105,11 +105,11 @@ func (f *fixture) fail(group, chat, user string, n, days int) string {
 		ClientMessageId: "c1", CreatedAt: timestamppb.New(at),
 	})
 	testkit.Must(f.t, err)
-	return f.letter(group, &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 3, Offset: int64(n), Timestamp: at,
+	return f.deadLetter(group, &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 3, Offset: int64(n), Timestamp: at,
 		Key: []byte(chat), Value: value}, at)
 }
 
-func (f *fixture) letter(group string, r *kafka.Record, at time.Time) string {
+func (f *fixture) deadLetter(group string, r *kafka.Record, at time.Time) string {
 	f.t.Helper()
 	d := consume.DeadLetter{Record: r, Group: group, Consumer: "wrk_1",
 		Class: eventv1.FailureClass_FAILURE_CLASS_PERMANENT, Reason: "permanent: bad", FailedAt: at, Attempts: 3}
@@ -117,7 +117,7 @@ func (f *fixture) letter(group string, r *kafka.Record, at time.Time) string {
 	return d.ID()
 }
 
-// consume hands all dead letters to a process, three times.
+// consume passes all dead letters to a process, three times.
 func (f *fixture) consume(s *projection.Set) {
 	f.t.Helper()
 	spans, err := lag.Spans(f.t.Context(), f.addr, kafka.DeadLetters)
@@ -136,7 +136,7 @@ func (f *fixture) list(filter notifications.Filter, size int) (ids []string) {
 		list, next, err := notifications.List(f.t.Context(), f.store, f.now, filter, size, token)
 		testkit.Must(f.t, err)
 		for _, n := range list {
-			ids = append(ids, n.LetterID)
+			ids = append(ids, n.DeadLetterID)
 		}
 		if token = next; token == "" {
 			return ids
@@ -154,9 +154,9 @@ func TestNotifications(t *testing.T) {
 	b := f.fail("fanout", "chat_b", "bob", 2, 3)
 	c := f.fail("search", "chat_a", "bob", 3, 3)
 	d := f.fail("fanout", "chat_a", "alice", 4, 0)
-	odd := f.letter("fanout", &kafka.Record{Topic: kafka.MessagesPersisted, Offset: 90, Key: []byte("k\xff"),
+	odd := f.deadLetter("fanout", &kafka.Record{Topic: kafka.MessagesPersisted, Offset: 90, Key: []byte("k\xff"),
 		Value: []byte("x")}, f.now)
-	f.letter("fanout", &kafka.Record{Topic: kafka.MessagesPersisted, Offset: 91, Key: []byte("\x00"), Value: nil}, f.now)
+	f.deadLetter("fanout", &kafka.Record{Topic: kafka.MessagesPersisted, Offset: 91, Key: []byte("\x00"), Value: nil}, f.now)
 	f.fail("fanout", "chat_b", "bob", 2, 3) // a crash has written it twice
 	f.consume(f.set)
 	status := table.DeadLetter{Status: "redriven", By: "ada", At: f.now.UnixMilli(), Tries: 1}

@@ -301,7 +301,7 @@ func (c *conn) leave() {
 	c.flushLater()
 }
 
-// tick looks after a connection on which nothing happens.
+// tick watches a connection on which nothing happens.
 func (c *conn) tick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

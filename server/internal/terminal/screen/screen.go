@@ -1,7 +1,7 @@
 // Package screen is a chat in a terminal: the user's chats on the left, the messages of one
 // of them and a line to write on the right.
 //
-// It owns what is shown and what keys do. It keeps nothing of the chats: it looks at a
+// It owns what is shown and what keys do. It keeps nothing of the chats: it reads a
 // Client whenever that says that something has changed. Concurrency: a Model is used by one
 // goroutine.
 package screen
@@ -60,7 +60,7 @@ type Model struct {
 // New makes the screen of a user, with times in a zone.
 func New(client Client, user string, zone *time.Location) *Model {
 	m := &Model{client: client, user: user, zone: zone, width: 80, height: 24}
-	m.look()
+	m.refresh()
 	return m
 }
 
@@ -86,7 +86,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			m.note = msg.err.Error()
 		} else {
 			m.choose(msg.chatID)
-			m.look()
+			m.refresh()
 		}
 	case Stopped:
 		m.err = msg.Err
@@ -102,11 +102,11 @@ func (m *Model) event(e device.Event) {
 	case e.SendFailed != nil:
 		m.note = "not sent: " + e.SendFailed.Entry.Content + ": " + e.SendFailed.Why.Reason
 	}
-	m.look()
+	m.refresh()
 }
 
-// look takes over what the client has, newest chats first.
-func (m *Model) look() {
+// refresh reads the client's chats, newest first.
+func (m *Model) refresh() {
 	m.chats = m.chats[:0]
 	for _, id := range m.client.List() {
 		if v, ok := m.client.View(id); ok {
@@ -165,9 +165,9 @@ func (m *Model) scroll(by int) {
 	if !ok {
 		return
 	}
-	most := max(len(m.messages(v))-m.rows(), 0)
-	m.up = min(max(m.up+by, 0), most)
-	if m.up == most && v.HasOlder {
+	limit := max(len(m.messages(v))-m.rows(), 0)
+	m.up = min(max(m.up+by, 0), limit)
+	if m.up == limit && v.HasOlder {
 		m.client.LoadOlder(v.ChatID)
 	}
 	m.read(v)
@@ -212,7 +212,7 @@ func (m *Model) enter(text string) tea.Cmd {
 	default:
 		m.up = 0
 		m.client.Send(m.chosen, text)
-		m.look()
+		m.refresh()
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ import (
 // people is a client that has what a test gives it and records the calls to it.
 type people struct {
 	views map[string]device.View
-	told  []string
+	calls []string
 	fails error
 }
 
@@ -33,10 +33,10 @@ func (p *people) List() (ids []string) {
 	return ids
 }
 func (p *people) View(id string) (device.View, bool) { v, ok := p.views[id]; return v, ok }
-func (p *people) Open(id string)                     { p.told = append(p.told, "open "+id) }
-func (p *people) LoadOlder(id string)                { p.told = append(p.told, "older "+id) }
+func (p *people) Open(id string)                     { p.calls = append(p.calls, "open "+id) }
+func (p *people) LoadOlder(id string)                { p.calls = append(p.calls, "older "+id) }
 func (p *people) MarkRead(id string, n int64) {
-	p.told = append(p.told, fmt.Sprint("read ", id, " ", n))
+	p.calls = append(p.calls, fmt.Sprint("read ", id, " ", n))
 }
 func (p *people) Send(id, content string) string {
 	v := p.views[id]
@@ -46,7 +46,7 @@ func (p *people) Send(id, content string) string {
 }
 
 func (p *people) Start(name string, others []string) (string, error) {
-	p.told = append(p.told, fmt.Sprint("start ", name, others))
+	p.calls = append(p.calls, fmt.Sprint("start ", name, others))
 	p.views["new"] = chat("new", name, 30)
 	return "new", p.fails
 }
@@ -94,7 +94,7 @@ func press(m *screen.Model, keys ...string) (last tea.Cmd) {
 	return last
 }
 
-func looks(m *screen.Model) string { return ansi.Strip(m.View().Content) }
+func content(m *screen.Model) string { return ansi.Strip(m.View().Content) }
 
 // Below the last message stands that it was read, if it is an own one that was.
 func TestScreenSaysWhatWasRead(t *testing.T) {
@@ -107,7 +107,7 @@ func TestScreenSaysWhatWasRead(t *testing.T) {
 		v.Messages[1].SenderId, v.PeerRead = c.sender, c.read
 		m := screen.New(&people{views: map[string]device.View{"b": v}}, "alice", time.UTC)
 		m.Update(tea.WindowSizeMsg{Width: 60, Height: 10})
-		if text := looks(m); strings.Contains(text, "✓ read") != c.says || !strings.Contains(text, "Hello?") {
+		if text := content(m); strings.Contains(text, "✓ read") != c.says || !strings.Contains(text, "Hello?") {
 			t.Errorf("%+v:\n%s", c, text)
 		}
 	}
@@ -133,17 +133,17 @@ func TestScreen(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got strings.Builder
-	for line := range strings.SplitSeq(looks(m), "\n") {
+	for line := range strings.SplitSeq(content(m), "\n") {
 		got.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	if got.String() != string(want) {
 		t.Errorf("\n%s\nexpected\n%s", got.String(), want)
 	}
-	if strings.Join(p.told[:2], ", ") != "open a, read a 2" {
-		t.Error(p.told)
+	if strings.Join(p.calls[:2], ", ") != "open a, read a 2" {
+		t.Error(p.calls)
 	}
 	press(m, "down")
-	if text := looks(m); !strings.Contains(text, "Hello") || strings.Contains(text, "kettle") {
+	if text := content(m); !strings.Contains(text, "Hello") || strings.Contains(text, "kettle") {
 		t.Error(text)
 	}
 }
@@ -155,25 +155,25 @@ func TestKeys(t *testing.T) {
 	p := &people{views: map[string]device.View{"a": v}}
 	m := screen.New(p, "alice", time.UTC)
 	press(m, "pgup")
-	if p.told[len(p.told)-1] == "older a" {
+	if p.calls[len(p.calls)-1] == "older a" {
 		t.Error("loaded before the top")
 	}
 	press(m, "pgup", "pgup")
-	if p.told[len(p.told)-1] != "older a" {
-		t.Error(p.told)
+	if p.calls[len(p.calls)-1] != "older a" {
+		t.Error(p.calls)
 	}
 	press(m, "/dance", "enter")
-	if !strings.Contains(looks(m), "there are /with") {
-		t.Error(looks(m))
+	if !strings.Contains(content(m), "there are /with") {
+		t.Error(content(m))
 	}
 	m.Update(press(m, "/group Cake bob carol", "enter")())
-	if p.told[len(p.told)-1] != "open new" || !strings.Contains(looks(m), "Cake") {
-		t.Error(p.told)
+	if p.calls[len(p.calls)-1] != "open new" || !strings.Contains(content(m), "Cake") {
+		t.Error(p.calls)
 	}
 	p.fails = errors.New("no such user")
 	m.Update(press(m, "/with nobody", "enter")())
-	if !strings.Contains(looks(m), "no such user") {
-		t.Error(looks(m))
+	if !strings.Contains(content(m), "no such user") {
+		t.Error(content(m))
 	}
 	if press(m, "ctrl+c") == nil {
 		t.Error("ctrl+c does not end it")
@@ -191,7 +191,7 @@ func TestSizes(t *testing.T) {
 	for width := range 120 {
 		for height := range 30 {
 			m.Update(tea.WindowSizeMsg{Width: width, Height: height})
-			lines := strings.Split(looks(m), "\n")
+			lines := strings.Split(content(m), "\n")
 			if len(lines) > max(height, 1) {
 				t.Fatalf("%d lines in %d", len(lines), height)
 			}

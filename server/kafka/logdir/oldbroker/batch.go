@@ -57,7 +57,7 @@ type txn struct {
 	epoch    int16
 }
 
-// openTxns finds the transactions without an end. It looks at the last two segments, as the last release did: the
+// openTxns finds the transactions without an end. It checks the last two segments, as the last release did: the
 // broker makes a segment when it has a batch for it.
 func openTxns(p logdir.Partition, dir string, segments []*logdir.Segment) (list []txn, err error) {
 	open := map[int64]int16{}

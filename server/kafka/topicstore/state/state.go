@@ -217,11 +217,11 @@ func (m *State) Excess() (keys [][]byte) {
 // Load reads a slot's partition. It bounds what is in memory by the slots of producers; a
 // producer of which some slots are missing is remembered by the others.
 func Load(ctx context.Context, r *topiclog.Log, slot int32) (*State, error) {
-	type place struct {
+	type producerSlot struct {
 		key  Key
 		slot byte
 	}
-	published := map[place]producers.Published{}
+	published := map[producerSlot]producers.Published{}
 	m := New()
 	err := Scan(ctx, r, Name, slot, 0, func(record *kafka.Record) error {
 		switch key := record.Key; {
@@ -245,7 +245,7 @@ func Load(ctx context.Context, r *topiclog.Log, slot int32) (*State, error) {
 			if err != nil {
 				return err
 			}
-			delete(published, place{k, slot})
+			delete(published, producerSlot{k, slot})
 			if len(record.Value) == 0 {
 				return nil
 			}
@@ -253,7 +253,7 @@ func Load(ctx context.Context, r *topiclog.Log, slot int32) (*State, error) {
 			if err != nil {
 				return err
 			}
-			published[place{k, slot}] = p
+			published[producerSlot{k, slot}] = p
 		default:
 			return errFormat
 		}

@@ -31,8 +31,8 @@ const (
 
 	// Connections is how many connections callers share.
 	Connections = 4
-	// LookEvery is how often something is looked at that changes.
-	LookEvery = 10 * time.Millisecond
+	// PollEvery is how often something is checked that changes.
+	PollEvery = 10 * time.Millisecond
 	// MessageBytes is the size of a stored message, about.
 	MessageBytes = payloadSize + 8
 )
@@ -121,7 +121,7 @@ func (g *Group) Leave() {
 }
 
 // Follow attaches a member to a group, which acknowledges what it gets as soon as it has
-// looked at it.
+// checked it.
 func (l *Load) Follow(ctx context.Context, g *Group) error {
 	ctx, g.End = context.WithCancel(ctx)
 	g.User, g.ended = l.server.User(), make(chan struct{})
@@ -165,7 +165,7 @@ func (l *Load) Follow(ctx context.Context, g *Group) error {
 			l.take(g, d)
 			acks = append(acks, time.Now())
 			if err := stream.Send(&topicv1.ConsumeBidiRequest{Body: &topicv1.ConsumeBidiRequest_Ack{
-				Ack: &topicv1.AckSet{Positions: places(d)}}}); err != nil {
+				Ack: &topicv1.AckSet{Positions: positions(d)}}}); err != nil {
 				l.lost(ctx, g, err)
 				return
 			}
@@ -191,8 +191,8 @@ func (p *Phase) Err() error {
 	return nil
 }
 
-// places are the positions of a delivery.
-func places(d *topicv1.Delivery) (list []*topicv1.Positions) {
+// positions are the positions of a delivery.
+func positions(d *topicv1.Delivery) (list []*topicv1.Positions) {
 	if len(d.GetOffsets()) == 0 {
 		return []*topicv1.Positions{{Partition: d.GetPartition(), Base: d.GetBase(), Count: int64(len(d.GetMessages()))}}
 	}
@@ -245,7 +245,7 @@ func (l *Load) take(g *Group, d *topicv1.Delivery) {
 	}
 	g.Delivered.Add(int64(len(d.GetMessages())))
 	if g.Seen != nil {
-		for _, p := range places(d) {
+		for _, p := range positions(d) {
 			g.Seen.add(p)
 		}
 	}
@@ -391,18 +391,18 @@ func (l *Load) Flood(ctx context.Context, n int) error {
 
 // Lag is how many messages the slowest group has not seen.
 func (l *Load) Lag() int64 {
-	n, most := l.Published.Load(), int64(0)
+	n, limit := l.Published.Load(), int64(0)
 	for _, g := range l.Groups {
-		most = max(most, n-g.Delivered.Load())
+		limit = max(limit, n-g.Delivered.Load())
 	}
-	return most
+	return limit
 }
 
 // Drain waits until every group has everything and all of it is acknowledged, for a time at
 // most. It returns how long that took, and whether it came.
-func (l *Load) Drain(ctx context.Context, most time.Duration) (time.Duration, bool) {
+func (l *Load) Drain(ctx context.Context, limit time.Duration) (time.Duration, bool) {
 	began := time.Now()
-	for time.Since(began) < most && wait.For(ctx, LookEvery) == nil {
+	for time.Since(began) < limit && wait.For(ctx, PollEvery) == nil {
 		if l.Lag() > 0 {
 			continue
 		}

@@ -27,7 +27,7 @@ const (
 	stopTime  = time.Minute // in which one must end
 )
 
-// Metrics of the server that gates look at.
+// Metrics of the server that gates check.
 const (
 	metricCPU     = "process_cpu_seconds_total"
 	metricMemory  = "process_resident_memory_bytes"

@@ -250,7 +250,7 @@ func (d Definition) attributes() []types.AttributeDefinition {
 
 // Verify returns how the tables differ from their definitions, one line each; none
 // means that all is as it should be. It changes nothing. Against DynamoDB Local,
-// which has no backups, those are not looked at.
+// which has no backups, those are not checked.
 func (t *Tables) Verify(ctx context.Context) ([]string, error) {
 	var all []string
 	for _, d := range t.defs {

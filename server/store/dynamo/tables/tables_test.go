@@ -140,7 +140,7 @@ func TestApplyAndVerify(t *testing.T) {
 	if err != nil || len(again) > 0 {
 		t.Fatalf("again: %q, %v", again, err)
 	}
-	// An operator may do what this does and nothing else (S-44); UpdateTable mends older tables.
+	// An operator may do what this does and nothing else (S-44); UpdateTable repairs older tables.
 	used := []string{"dynamodb:UpdateTable"}
 	for operation := range b.used {
 		used = append(used, "dynamodb:"+operation)
@@ -172,7 +172,7 @@ func TestApplyAtOnce(t *testing.T) {
 	}
 }
 
-// Each difference has its line; what can be mended is, what cannot stops.
+// Each difference has its line; what can be repaired is, what cannot stops.
 func TestDifferences(t *testing.T) {
 	c := config(t)
 	str := func(name string) types.AttributeDefinition {

@@ -22,12 +22,12 @@ type endpoints struct {
 }
 
 type resolved struct {
-	of       place
+	of       endpointKey
 	endpoint smithyendpoints.Endpoint // read only from here on
 }
 
-// place is what an endpoint depends on.
-type place struct {
+// endpointKey is what an endpoint depends on.
+type endpointKey struct {
 	region, endpoint, account, mode string
 	dualStack, fips, search         bool
 }
@@ -36,7 +36,7 @@ type place struct {
 func (e *endpoints) ResolveEndpoint(
 	ctx context.Context, p dynamodb.EndpointParameters,
 ) (smithyendpoints.Endpoint, error) {
-	of := place{
+	of := endpointKey{
 		region: aws.ToString(p.Region), endpoint: aws.ToString(p.Endpoint), account: aws.ToString(p.AccountId),
 		mode:      aws.ToString(p.AccountIdEndpointMode),
 		dualStack: aws.ToBool(p.UseDualStack), fips: aws.ToBool(p.UseFIPS), search: aws.ToBool(p.IsSearchOperation),

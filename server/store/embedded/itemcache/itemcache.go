@@ -30,7 +30,7 @@ type entry struct {
 
 // Get returns the cached item of a key.
 func (s *Set) Get(key []byte) (store.Item, bool) {
-	i := s.place(key)
+	i := s.slot(key)
 	if i == Ways || s.items[i].item == nil {
 		return nil, false
 	}
@@ -40,7 +40,7 @@ func (s *Set) Get(key []byte) (store.Item, bool) {
 
 // Hide makes the cached item of a key count no more.
 func (s *Set) Hide(key []byte) {
-	if i := s.place(key); i < Ways {
+	if i := s.slot(key); i < Ways {
 		s.items[i].item = nil
 	}
 }
@@ -71,7 +71,7 @@ func (s *Set) put(key []byte, it store.Item) {
 		s.Hide(key)
 		return
 	}
-	i := s.place(key)
+	i := s.slot(key)
 	if i == Ways {
 		i--
 		s.items[i].key = string(key)
@@ -89,7 +89,7 @@ func (s *Set) All(f func(key string, it store.Item)) {
 	}
 }
 
-func (s *Set) place(key []byte) int {
+func (s *Set) slot(key []byte) int {
 	for i := range s.items {
 		if s.items[i].key == string(key) {
 			return i

@@ -183,7 +183,7 @@ func (m *merge) Pop() any {
 	return last
 }
 
-// checkEvery is the number of entries after which a context is looked at.
+// checkEvery is the number of entries after which a context is checked.
 const checkEvery = 4096
 
 func (m *merge) run(ctx context.Context, yield func(*entry) error) error {

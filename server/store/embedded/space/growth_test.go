@@ -18,10 +18,10 @@ func TestHoursLeft(t *testing.T) {
 			w.Full(now)
 		}
 	}
-	expect := func(what string, fills bool, least, most time.Duration) {
+	expect := func(what string, fills bool, least, limit time.Duration) {
 		t.Helper()
 		got := w.State(now)
-		if got.Fills != fills || fills && (got.Left < least || got.Left > most) {
+		if got.Fills != fills || fills && (got.Left < least || got.Left > limit) {
 			t.Errorf("%s: fills %v, %s left; %d GB free", what, got.Fills, got.Left, got.Free>>30)
 		}
 	}

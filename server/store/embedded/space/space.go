@@ -135,8 +135,8 @@ func (w *Watch) Full(now time.Time) bool {
 
 // within reports whether a time is before another one, but not by more than it can be: a
 // clock that was set back makes it so.
-func within(ms, until int64, most time.Duration) bool {
-	return ms < until && until-ms <= most.Milliseconds()
+func within(ms, until int64, limit time.Duration) bool {
+	return ms < until && until-ms <= limit.Milliseconds()
 }
 
 // Refusing reports whether writes were refused when last asked.

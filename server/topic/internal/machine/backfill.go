@@ -49,7 +49,7 @@ func (g *GroupState) wanted(from int64, all bool) Set {
 
 // BeginBackfill gives an active or paused group what b says. Positions that it may read
 // there already, and has not begun with, become part of the backfill. Positions that are
-// not complete are held for the group from then on; nothing is handed out until Allow. It
+// not complete are held for the group from then on; nothing is delivered until Allow. It
 // returns how many positions these are. Error: ErrState.
 func (g *GroupState) BeginBackfill(b Backfill) (int64, error) {
 	if g.state != Active && g.state != Paused {
@@ -79,7 +79,7 @@ func (g *GroupState) BeginBackfill(b Backfill) (int64, error) {
 	return n, nil
 }
 
-// Allow lets Next hand out n more positions of the backfill. It follows for the group.
+// Allow lets Next deliver n more positions of the backfill. It follows for the group.
 func (g *GroupState) Allow(n int64) { g.history.Allowed += n }
 
 // EndBackfill takes the group off what it has not begun with of its backfill. Messages that members
@@ -141,8 +141,8 @@ func (g *GroupState) leaveHistory() {
 // is none.
 func (g *GroupState) behind() int64 { return g.history.Behind(&g.acked) }
 
-// Place changes when the group gets on, with what is published or what it catches up.
-func (g *GroupState) Place() int64 {
+// ProgressMark changes when the group gets on, with what is published or what it catches up.
+func (g *GroupState) ProgressMark() int64 {
 	return g.Floor() - g.History().Left
 }
 
@@ -156,7 +156,7 @@ func (g *GroupState) History() History {
 	}
 }
 
-// catchUp hands out of the backfill what is allowed, after all else.
+// catchUp delivers of the backfill what is allowed, after all else.
 func (d *delivery) catchUp(w Wait) Wait {
 	h := &d.history
 	d.ready, d.late = &h.Ready, true

@@ -145,7 +145,7 @@ type catching struct {
 	w       *world
 	g       *modelGroup
 	allowed int64
-	late    int64 // handed out of the backfill
+	late    int64 // delivered of the backfill
 	last    bool  // the last one was
 	free    bool  // what waited for others may come between, and was counted before
 }
@@ -156,8 +156,8 @@ func (w *world) catching(g *modelGroup) *catching {
 	return &catching{w: w, g: g, allowed: g.real.history.Allowed, free: free}
 }
 
-// handed is called with each message that is handed out.
-func (c *catching) handed(position int64) {
+// delivered is called with each message that is delivered.
+func (c *catching) delivered(position int64) {
 	r := c.w.m.at(position)
 	if r.postponed && r.history[c.g] { // it goes with the others when it is due
 		return

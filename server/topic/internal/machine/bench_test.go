@@ -38,7 +38,7 @@ func batches(b testing.TB, n, size int) []*commitlog.Batch {
 	return out
 }
 
-// BenchmarkDeliver hands out and acknowledges batches, each to all groups. An operation
+// BenchmarkDeliver delivers and acknowledges batches, each to all groups. An operation
 // is one message of one group.
 func BenchmarkDeliver(b *testing.B) {
 	for _, groups := range []int{1, 4, 16, 64} {

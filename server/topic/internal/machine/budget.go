@@ -157,7 +157,7 @@ func (b *Budget) Drain(groups int) {
 	b.drained += groups
 }
 
-// Close makes the budget empty for good. Messages that were taken already are handed out as
+// Close makes the budget empty for good. Messages that were taken already are delivered as
 // usual.
 func (b *Budget) Close() {
 	b.mu.Lock()

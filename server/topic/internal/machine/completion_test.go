@@ -50,7 +50,7 @@ func TestPause(t *testing.T) {
 	lost := r.p.TakeLost(nil)
 	same(t, "lost", lost, []Lost{{m, 2, 4}})
 	must(t, g.Resume())
-	same(t, "after", r.next(g), []handed{{2, "m", 1}, {3, "m", 1}, {4, "m", 1}, {5, "m", 1}})
+	same(t, "after", r.next(g), []delivered{{2, "m", 1}, {3, "m", 1}, {4, "m", 1}, {5, "m", 1}})
 }
 
 // HQ-D01, HQ-D02, HQ-D20: an acknowledgement counts once, and changes the cursor once.

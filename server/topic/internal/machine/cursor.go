@@ -50,7 +50,7 @@ type SavedFailure struct {
 	Due      int64 // unix ns
 }
 
-// Cursor is the place of a group.
+// Cursor is the position of a group.
 type Cursor struct {
 	Generation, Start, Floor            int64
 	Processed, Filtered, Failed, Missed int64
@@ -135,7 +135,7 @@ func (c *Cursor) appendFailures(b []byte) []byte {
 }
 
 // DecodeCursor reads what Append wrote, with no more failures than most. Error: ErrCursor.
-func DecodeCursor(b []byte, most int64) (*Cursor, error) {
+func DecodeCursor(b []byte, limit int64) (*Cursor, error) {
 	d := decoder{b: b}
 	version := d.byte()
 	if version < Version || version > ledgerVersion {
@@ -146,7 +146,7 @@ func DecodeCursor(b []byte, most int64) (*Cursor, error) {
 		*n = d.position()
 	}
 	c.Required, c.Optional, c.Acked = d.set(maxCursorRuns), d.set(maxCursorRuns), d.set(maxCursorRuns)
-	c.Failures = d.failures(most)
+	c.Failures = d.failures(limit)
 	if version >= historyVersion {
 		c.Backfill, c.History = d.position(), d.set(maxCursorRuns)
 	}
@@ -227,9 +227,9 @@ func (d *decoder) set(limit int) *Set {
 	return &s
 }
 
-func (d *decoder) failures(most int64) []SavedFailure {
+func (d *decoder) failures(limit int64) []SavedFailure {
 	n := d.position()
-	if d.failed || n > most || n > int64(len(d.b)) {
+	if d.failed || n > limit || n > int64(len(d.b)) {
 		d.failed = true
 		return nil
 	}

@@ -38,7 +38,7 @@ func (g *GroupState) begins(deadline int64) {
 	g.deadline = min(g.deadline, deadline)
 }
 
-// Next hands out messages, limit at most: retries that are due and what is next, oldest
+// Next delivers messages, limit at most: retries that are due and what is next, oldest
 // first. It appends to dst, which may have memory to use. Wake precedes and follows.
 func (g *GroupState) Next(now time.Time, limit int, dst []Piece) ([]Piece, Wait) {
 	if g.state != Active || len(g.members) == 0 {
@@ -48,9 +48,9 @@ func (g *GroupState) Next(now time.Time, limit int, dst []Piece) ([]Piece, Wait)
 		return dst, Wait{Reason: Idle}
 	}
 	d := delivery{GroupState: g, now: now.UnixNano(), limit: limit, ready: &g.ready, dst: dst}
-	before := g.handed
+	before := g.delivered
 	defer func() {
-		g.counts.Delivered.Add(g.handed - before)
+		g.counts.Delivered.Add(g.delivered - before)
 		g.counts.Redelivered.Add(d.again)
 	}()
 	d.deadline = g.leaseEnd(d.now)
@@ -150,7 +150,7 @@ func (d *delivery) step() (Wait, bool) {
 	return d.one(batch, i, attempt)
 }
 
-// mayOpen is the position before which messages from one on may be handed out: what is open already,
+// mayOpen is the position before which messages from one on may be delivered: what is open already,
 // and as many more as there is room for. The message that all others wait behind can be opened in
 // any case. Without that a group whose history alone fills a cursor would never continue.
 func (d *delivery) mayOpen(from int64) int64 {
@@ -209,7 +209,7 @@ func (d *delivery) deferOne(batch *commitlog.Batch, i int) {
 	d.exhaust(position, f.Attempts, "")
 }
 
-// inTurns hands out messages that any member may have, some to each.
+// inTurns delivers messages that any member may have, some to each.
 func (d *delivery) inTurns(batch *commitlog.Batch, i, j, attempt int) (Wait, bool) {
 	share := (j - i + len(d.members) - 1) / len(d.members)
 	for range d.members {
@@ -217,7 +217,7 @@ func (d *delivery) inTurns(batch *commitlog.Batch, i, j, attempt int) (Wait, boo
 		d.turn = (d.turn + 1) % len(d.members)
 		if n := m.budget.Take(batch, i, min(j, i+share), d.late); n > 0 {
 			d.take(batch.Base+int64(i), batch.Base+int64(i+n))
-			d.hand(m, batch, i, i+n, attempt)
+			d.deliverTo(m, batch, i, i+n, attempt)
 			return Wait{}, true
 		}
 	}
@@ -248,7 +248,7 @@ func (d *delivery) one(batch *commitlog.Batch, i, attempt int) (Wait, bool) {
 		d.keys.Hold(key, position)
 	}
 	if m != nil {
-		d.hand(m, batch, i, i+1, attempt)
+		d.deliverTo(m, batch, i, i+1, attempt)
 		return Wait{}, true
 	}
 	// Others may have credits for what follows.
@@ -324,7 +324,7 @@ func (d *delivery) choose(batch *commitlog.Batch, i, takers int, key string) *Me
 	return nil
 }
 
-// serveAside hands out what was set aside for members that have credits again.
+// serveAside delivers what was set aside for members that have credits again.
 func (d *delivery) serveAside() (Wait, bool) {
 	for _, m := range d.members {
 		for position, ok := m.aside.First(); ok && d.limit > 0 && m.budget.Has(); position, ok = m.aside.First() {
@@ -342,7 +342,7 @@ func (d *delivery) serveAside() (Wait, bool) {
 
 func (m *Member) setAside() *Set { return &m.aside }
 
-// serve deals with message i, which waits for members in the sets that of returns: it hands it to a member if
+// serve deals with message i, which waits for members in the sets that of returns: it gives it to a member if
 // take takes credits for it, unless it is over or its key was parked meanwhile. False: there are no credits.
 func (d *delivery) serve(
 	m *Member, batch *commitlog.Batch, i int, of func(*Member) *Set, take func(*Budget, *commitlog.Batch, int) bool,
@@ -360,20 +360,20 @@ func (d *delivery) serve(
 	case over:
 		d.lapse(batch, i)
 	case !blocked:
-		d.hand(m, batch, i, i+1, d.fails.Get(position).Attempts+1)
+		d.deliverTo(m, batch, i, i+1, d.fails.Get(position).Attempts+1)
 	}
 	return true
 }
 
-// hand gives a member messages, whose credits are taken.
-func (d *delivery) hand(m *Member, batch *commitlog.Batch, i, j, attempt int) {
+// deliverTo gives a member messages, whose credits are taken.
+func (d *delivery) deliverTo(m *Member, batch *commitlog.Batch, i, j, attempt int) {
 	d.GroupState.begins(d.deadline)
 	d.leases.Insert(lease[*Member]{
 		From: batch.Base + int64(i), To: batch.Base + int64(j), Deadline: d.deadline, Size: int64(batch.Size(i, j)),
 		Order: m.budget.Order(), Owner: m,
 	})
 	m.inFlight += int64(j - i)
-	d.handed += int64(j - i)
+	d.delivered += int64(j - i)
 	if attempt > 1 {
 		d.again += int64(j - i)
 	}

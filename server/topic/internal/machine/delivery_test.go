@@ -73,7 +73,7 @@ func TestLeaseEnds(t *testing.T) {
 	g := r.group(plain("g"))
 	a := r.member(g, "a")
 	r.messages(3)
-	same(t, "first", r.next(g), []handed{{0, "a", 1}, {1, "a", 1}, {2, "a", 1}})
+	same(t, "first", r.next(g), []delivered{{0, "a", 1}, {1, "a", 1}, {2, "a", 1}})
 	at, ok := g.wakeAt()
 	is(t, "a deadline", ok && !at.Before(r.now.Add(30*time.Second)) && at.Before(r.now.Add(31*time.Second)), true)
 	r.wait(29 * time.Second)
@@ -84,16 +84,16 @@ func TestLeaseEnds(t *testing.T) {
 	_, refused := a.Ack(Positions{Base: 0, Count: 4}, nil)
 	same(t, "late", refused, []Refusal{{From: 0, To: 2, Outcome: LeaseLost}, {From: 3, To: 4, Outcome: NotDelivered}})
 	b := r.member(g, "b")
-	same(t, "again", r.next(g), []handed{{0, "a", 2}, {1, "b", 1}})
+	same(t, "again", r.next(g), []delivered{{0, "a", 2}, {1, "b", 1}})
 	a.Detach(true, r.now)
 	same(t, "after it broke", r.next(g), nil) // one of them has a message, which may be what breaks members
 	b.Detach(false, r.now)
 	c := r.member(g, "c")
-	same(t, "after it left", r.next(g), []handed{{0, "c", 3}})
+	same(t, "after it left", r.next(g), []delivered{{0, "c", 3}})
 	_, refused = b.Ack(Positions{Base: 1}, nil)
 	same(t, "who has left", refused, []Refusal{{From: 1, To: 2, Outcome: LeaseLost}})
 	r.ack(c, 0, 1)
-	same(t, "after that", r.next(g), []handed{{1, "c", 1}})
+	same(t, "after that", r.next(g), []delivered{{1, "c", 1}})
 	r.ack(c, 1, 2)
 	is(t, "processed", g.Stats().Processed, 3)
 }
@@ -150,12 +150,12 @@ func TestRetries(t *testing.T) {
 	pause := at.Sub(r.now)
 	is(t, "1 s give or take a fifth", pause >= 800*time.Millisecond && pause <= 1200*time.Millisecond, true)
 	r.now = at
-	same(t, "when it is due", r.next(g), []handed{{0, "m", 2}})
+	same(t, "when it is due", r.next(g), []delivered{{0, "m", 2}})
 	m.Nack(Positions{Base: 0}, 5*time.Second, "no", r.now, nil)
 	r.wait(4999 * time.Millisecond)
 	same(t, "before its delay", r.next(g), nil)
 	r.wait(time.Millisecond)
-	same(t, "after its delay", r.next(g), []handed{{0, "m", 3}})
+	same(t, "after its delay", r.next(g), []delivered{{0, "m", 3}})
 	m.Nack(Positions{Base: 0}, 0, "because", r.now, nil)
 	same(t, "exhausted", g.TakeUndeliverable(nil), []Undeliverable{{Position: 0, Attempts: 3, Reason: "because"}})
 	same(t, "once", g.TakeUndeliverable(nil), nil)
@@ -200,7 +200,7 @@ func TestFiltered(t *testing.T) {
 	is(t, "filtered", g.Stats().Filtered, 1)
 	r.picky(h, "x", "x")
 	r.picky(h, "z", "z")
-	same(t, "members' filters", r.next(h), []handed{{0, "x", 1}, {2, "x", 1}})
+	same(t, "members' filters", r.next(h), []delivered{{0, "x", 1}, {2, "x", 1}})
 	is(t, "let through by none", h.Stats().Filtered, 1)
 	is(t, "complete", r.p.Status(1).Complete, true)
 }
@@ -216,14 +216,14 @@ func TestAside(t *testing.T) {
 		must(t, err)
 		r.picky(g, "y", "y")
 		r.publish("a:x", "a:x", "a:y", "a:x", "a:y")
-		same(t, "with one credit", r.next(g), []handed{{0, "x", 1}, {2, "y", 1}, {4, "y", 1}})
+		same(t, "with one credit", r.next(g), []delivered{{0, "x", 1}, {2, "y", 1}, {4, "y", 1}})
 		r.ack(x, 0, 1)
-		same(t, "with another", r.next(g), []handed{{1, "x", 1}})
+		same(t, "with another", r.next(g), []delivered{{1, "x", 1}})
 		x.Detach(false, r.now)
 		r.member(g, "z")
 		list := r.next(g)
-		slices.SortFunc(list, func(a, b handed) int { return int(a.position - b.position) })
-		same(t, "to another", list, []handed{{1, "z", 1}, {3, "z", 1}})
+		slices.SortFunc(list, func(a, b delivered) int { return int(a.position - b.position) })
+		same(t, "to another", list, []delivered{{1, "z", 1}, {3, "z", 1}})
 	}
 }
 
@@ -242,7 +242,7 @@ func TestHash(t *testing.T) {
 		r.member(g, name)
 	}
 	r.publish("polygenelubricants", "a", "hello")
-	same(t, "members", r.next(g), []handed{{0, "a", 1}, {1, "b", 1}, {2, "b", 1}})
+	same(t, "members", r.next(g), []delivered{{0, "a", 1}, {1, "b", 1}, {2, "b", 1}})
 }
 
 // HQ-H10: the same key, or the same message without one, goes to the same member.
@@ -302,7 +302,7 @@ func TestKeyOrder(t *testing.T) {
 	m.Nack(Positions{Base: 0}, time.Second, "no", r.now, nil)
 	same(t, "a waits", r.next(g), nil)
 	r.wait(time.Second)
-	same(t, "again", r.next(g), []handed{{0, "m", 2}})
+	same(t, "again", r.next(g), []delivered{{0, "m", 2}})
 	m.Nack(Positions{Base: 0}, 0, "no", r.now, nil)
 	same(t, "parked", r.next(g), nil)
 	same(t, "parked", g.Parked(nil), []Parked{{Key: "a", Position: 0, Attempts: 2, Waiting: 2}})
@@ -311,7 +311,7 @@ func TestKeyOrder(t *testing.T) {
 	unparked(t, g, 0, "b")
 	unparked(t, g, 1, "a")
 	for _, p := range []int64{0, 1, 4, 6} {
-		same(t, "in order", r.next(g), []handed{{p, "m", 1}})
+		same(t, "in order", r.next(g), []delivered{{p, "m", 1}})
 		r.ack(m, p, p+1)
 	}
 }
@@ -339,7 +339,7 @@ func TestParkedAfterRestart(t *testing.T) {
 
 // After a restart each dead letter of a key blocks the key until all of them are stored. The order
 // of storing does not matter.
-func TestLettersOfOneKeyAfterRestart(t *testing.T) {
+func TestDeadLettersOfOneKeyAfterRestart(t *testing.T) {
 	for _, order := range [][]int64{{0, 1}, {1, 0}} {
 		r := newRig(t)
 		c := plain("g")

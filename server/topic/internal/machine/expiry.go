@@ -2,7 +2,7 @@ package machine
 
 import "github.com/parley-chat/parley/server/commitlog"
 
-// A message whose time to live is over is not handed out any more. For a group that has not acknowledged it by
+// A message whose time to live is over is not delivered any more. For a group that has not acknowledged it by
 // then it counts as acknowledged, without an attempt, and in the group's ledger if it was due. A member that
 // has it may still acknowledge it; if the member returns it, it is over. A dead letter that is being stored stays.
 //
@@ -88,12 +88,12 @@ func (g *GroupState) nextOpen(from int64) int64 {
 // Lapse settles messages that are over at the front of the group, most at most, whether or not it has members. A
 // message that is not over ends it, or one that a member has. It returns how many it settled, and why it
 // stopped: Idle, Limit or Fetch. Next follows if there are some.
-func (g *GroupState) Lapse(most int) (n int64, w Wait) {
+func (g *GroupState) Lapse(limit int) (n int64, w Wait) {
 	if g.state == Cancelled {
 		return 0, Wait{Reason: Idle}
 	}
 	at, settled := g.p.start, false
-	for w.Reason = Limit; n < int64(most); {
+	for w.Reason = Limit; n < int64(limit); {
 		var end int64
 		var one bool
 		if end, one, w = g.lapseNext(at); end == at {

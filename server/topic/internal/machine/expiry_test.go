@@ -91,9 +91,9 @@ func TestInHandWhenItEnds(t *testing.T) {
 	m.Nack(Positions{Base: 1, Count: 1}, 0, "no", r.now, nil)
 	same(t, "after it was returned", r.positions(g), nil)
 	is(t, "expired after it was returned", g.Ledger()[ByExpiry], 1)
-	letters := g.TakeUndeliverable(nil)
-	if len(letters) != 1 || letters[0].Position != 2 || g.acked.Contains(2) {
-		t.Error(letters)
+	deadLetters := g.TakeUndeliverable(nil)
+	if len(deadLetters) != 1 || deadLetters[0].Position != 2 || g.acked.Contains(2) {
+		t.Error(deadLetters)
 	}
 	n, w := g.Lapse(10)
 	is(t, "lapsed", n, 0)

@@ -77,7 +77,7 @@ func (w *world) step() {
 	case n < 89:
 		w.trim()
 	case n < 92:
-		w.letters()
+		w.deadLetters()
 	case n < 94:
 		w.unpark()
 	case n < 96:
@@ -114,7 +114,7 @@ func (w *world) configure() {
 	g.real.Configure(g.config)
 	g.loseLeases(1 << 62)
 	clear(g.dying)
-	clear(g.letters)
+	clear(g.deadLetters)
 	g.bound.limit = w.anyBound()
 	g.bound.real.Set(int64(g.bound.limit))
 }
@@ -138,7 +138,7 @@ func (w *world) move() {
 				if p < to {
 					delete(g.fails, p)
 					delete(g.dying, p)
-					delete(g.letters, p)
+					delete(g.deadLetters, p)
 				}
 			}
 			for p := range g.suspects {
@@ -231,19 +231,19 @@ func (w *world) trim() {
 	w.p.Trimmed(limit)
 }
 
-func (w *world) letters() {
+func (w *world) deadLetters() {
 	g := w.group()
 	if g == nil {
 		return
 	}
 	for _, l := range g.real.TakeUndeliverable(nil) {
-		if !g.letters[l.Position] || l.Attempts < g.config.MaxAttempts || l.Moves != g.moves {
+		if !g.deadLetters[l.Position] || l.Attempts < g.config.MaxAttempts || l.Moves != g.moves {
 			w.fail("%s: a letter of %d, %d attempts after %d moves", g.config.Name, l.Position, l.Attempts, l.Moves)
 		}
-		delete(g.letters, l.Position)
+		delete(g.deadLetters, l.Position)
 	}
-	if len(g.letters) > 0 {
-		w.fail("%s: letters are missing: %v", g.config.Name, g.letters)
+	if len(g.deadLetters) > 0 {
+		w.fail("%s: letters are missing: %v", g.config.Name, g.deadLetters)
 	}
 	for p := range g.dying {
 		if w.rng.IntN(2) == 0 {

@@ -20,7 +20,7 @@ type Undeliverable struct {
 	Attempts int
 	Reason   string
 	// Moves is how often the group had been moved before. A message that fails again after a
-	// move is another letter; with the same Moves it is the same one, as after a restart.
+	// move is another dead letter; with the same Moves it is the same one, as after a restart.
 	Moves int64
 }
 
@@ -29,7 +29,7 @@ type Parked struct {
 	Key      string
 	Position int64
 	Attempts int
-	Waiting  int // messages of the key that wait behind it, as far as they were looked at
+	Waiting  int // messages of the key that wait behind it, as far as they were checked
 }
 
 // failureTable has the messages of a group that were delivered in vain: how often, and what they
@@ -39,12 +39,12 @@ type failureTable struct {
 	// Dying are positions that failed too often and are being stored as dead letters.
 	Dying Set
 
-	byPosition map[int64]Failure
-	latest     int64            // no failure is of a later position
-	delayed    delays           // wait until they are due
-	letters    []Undeliverable  // of those that are dying: not yet passed to the goroutine that stores them
-	parked     map[int64]string // wait for an operator, with their keys
-	ending     int              // so many of these are among delayed as well
+	byPosition  map[int64]Failure
+	latest      int64            // no failure is of a later position
+	delayed     delays           // wait until they are due
+	deadLetters []Undeliverable  // of those that are dying: not yet passed to the goroutine that stores them
+	parked      map[int64]string // wait for an operator, with their keys
+	ending      int              // so many of these are among delayed as well
 }
 
 // newFailureTable makes an empty table.
@@ -122,9 +122,9 @@ func (b Backoff) pause(position int64, attempts int) time.Duration {
 
 // Attempt returns which delivery that of a position is, 0 if it is not to be delivered now:
 // it is not due, or has had most of them. Up to end, and before to, it is the same.
-func (t *failureTable) Attempt(from, to, now int64, most int) (attempt int, end int64) {
+func (t *failureTable) Attempt(from, to, now int64, limit int) (attempt int, end int64) {
 	first := t.byPosition[from]
-	if first.Attempts >= most || first.Due > now {
+	if first.Attempts >= limit || first.Due > now {
 		return 0, from + 1
 	}
 	for p := from + 1; p < to; p++ {
@@ -195,10 +195,10 @@ func (t *failureTable) Parked(dst []Parked, waiting func(key string) int) []Park
 }
 
 // Stopped appends what has had most attempts, by position and without keys.
-func (t *failureTable) Stopped(dst []Parked, most int) []Parked {
+func (t *failureTable) Stopped(dst []Parked, limit int) []Parked {
 	begin := len(dst)
 	for position, f := range t.byPosition {
-		if f.Attempts >= most {
+		if f.Attempts >= limit {
 			dst = append(dst, Parked{Position: position, Attempts: f.Attempts})
 		}
 	}
@@ -213,14 +213,14 @@ func ordered(list []Parked, begin int) []Parked {
 // Exhaust makes the message at a position undeliverable.
 func (t *failureTable) Exhaust(l Undeliverable) {
 	t.Dying.Add(l.Position, l.Position+1)
-	t.letters = append(t.letters, l)
+	t.deadLetters = append(t.deadLetters, l)
 }
 
 // TakeUndeliverable appends those that no call has returned before.
 func (t *failureTable) TakeUndeliverable(dst []Undeliverable) []Undeliverable {
-	dst = append(dst, t.letters...)
-	clear(t.letters)
-	t.letters = t.letters[:0]
+	dst = append(dst, t.deadLetters...)
+	clear(t.deadLetters)
+	t.deadLetters = t.deadLetters[:0]
 	return dst
 }
 
@@ -234,13 +234,13 @@ func (t *failureTable) MarkDeadLettered(position int64) bool {
 // Spare makes nothing die any more: messages that failed too often are delivered again.
 func (t *failureTable) Spare() {
 	t.Dying.Clear()
-	t.letters = nil
+	t.deadLetters = nil
 }
 
 // Forget removes what is known of the positions before one.
 func (t *failureTable) Forget(before int64) {
 	t.Dying.Remove(0, before)
-	t.letters = slices.DeleteFunc(t.letters, func(l Undeliverable) bool { return l.Position < before })
+	t.deadLetters = slices.DeleteFunc(t.deadLetters, func(l Undeliverable) bool { return l.Position < before })
 	for p := range t.byPosition {
 		if p < before {
 			delete(t.byPosition, p)

@@ -22,7 +22,7 @@ const (
 // says which clause is wrong and why.
 var ErrInvalidFilter = errors.New("invalid filter")
 
-// Messages are what a filter looks at.
+// Messages are what a filter checks.
 type Messages interface {
 	// Count returns how many there are.
 	Count() int

@@ -14,18 +14,18 @@ type message struct {
 	headers map[string]string
 }
 
-// messages count how often they are looked at.
+// messages count how often they are checked.
 type messages struct {
 	list  []message
 	end   int64
-	looks *int
+	reads *int
 }
 
 func (m messages) Count() int { return len(m.list) }
 func (m messages) End() int64 { return m.end }
 func (m messages) Type(i int) string {
-	if m.looks != nil {
-		*m.looks++
+	if m.reads != nil {
+		*m.reads++
 	}
 	return m.list[i].kind
 }
@@ -122,8 +122,8 @@ func TestInvalid(t *testing.T) {
 
 // Filters that mean the same share what is found out; others do not.
 func TestShared(t *testing.T) {
-	looks := 0
-	m := messages{list: slices.Repeat([]message{{kind: "a"}, {kind: "b"}}, 100), end: 200, looks: &looks}
+	reads := 0
+	m := messages{list: slices.Repeat([]message{{kind: "a"}, {kind: "b"}}, 100), end: 200, reads: &reads}
 	c := filterCache{}
 	a := c.Use(compile(t, where("", in, "a", "c"), where("x", missing)))
 	b := c.Use(compile(t, where("x", missing), where("", in, "c", "a", "a")))
@@ -136,17 +136,17 @@ func TestShared(t *testing.T) {
 			t.Fatalf("message %d", i)
 		}
 	}
-	if looks != 200 {
-		t.Errorf("%d looks at 200 messages", looks)
+	if reads != 200 {
+		t.Errorf("%d reads of 200 messages", reads)
 	}
 	for end := range int64(20) { // more than are remembered
 		m.end = 201 + end
 		a.Accepts(m, 0)
 	}
 	m.end = 200
-	looks = 0
-	if a.Accepts(m, 1) || looks != 200 {
-		t.Errorf("%d looks", looks)
+	reads = 0
+	if a.Accepts(m, 1) || reads != 200 {
+		t.Errorf("%d reads", reads)
 	}
 	c.Release(a)
 	if c.Use(nil) != nil || c[a.filter.Key()] != a {

@@ -12,7 +12,7 @@ import (
 // Every position that it reads and has not acknowledged is in exactly one place: ready,
 // leased, delayed, waiting for its key, waiting for a member that has credits or, if it is suspect, no
 // messages, parked, or dying. Those of a
-// backfill are ready in its own place.
+// backfill are ready in its own position.
 type GroupState struct {
 	p      *Machine
 	config Config
@@ -35,7 +35,7 @@ type GroupState struct {
 	floor    int64    // no position below is readable and not acknowledged
 	low      int64    // no position below is required and not acknowledged
 
-	ready  Set                 // can be handed out, or looked at
+	ready  Set                 // can be delivered, or checked
 	leases leaseTable[*Member] // members have
 	fails  *failureTable       // what was delivered in vain, and what it waits for
 	// postponed waits until it is due: see postpone.go.
@@ -56,7 +56,7 @@ type GroupState struct {
 	deadline int64     // no lease ends before, unix ns: see Wake
 
 	processed, filtered, failed int64
-	handed, expired             int64 // deliveries, and messages that were over, since the process began
+	delivered, expired          int64 // deliveries, and messages that were over, since the process began
 	counts                      *Counts
 	front                       front
 	moves                       int64 // by SeekTo
@@ -255,24 +255,24 @@ func (g *GroupState) drop(to int64) int64 {
 // for the others if they are owed, and they are delivered as long as they are there if not. Older
 // positions that are owed are released, by the cause. It returns how many positions it gets.
 // Error: ErrState if it is not dead, as for the second of two calls.
-func (g *GroupState) Resurrect(most int64, rest Cause) (int64, error) {
+func (g *GroupState) Resurrect(limit int64, rest Cause) (int64, error) {
 	if g.state != Dead {
 		return 0, ErrState
 	}
 	g.p.hold(g.start)
-	return g.resurrect(most, rest), nil
+	return g.resurrect(limit, rest), nil
 }
 
-func (g *GroupState) resurrect(most int64, rest Cause) int64 {
+func (g *GroupState) resurrect(limit int64, rest Cause) int64 {
 	g.owed.Union(&g.required) // of a group that was restored and whose cursor does not know that it died
 	g.owed.Remove(g.p.end, NoEnd)
 	g.drop(NoEnd)
 	g.state = Active
 	from := max(g.start, g.p.start)
-	if unread := g.unread(); most == 0 {
+	if unread := g.unread(); limit == 0 {
 		from = g.p.end
-	} else if n := unread.Count(0, g.p.end); most > 0 && n > most {
-		from = unread.Nth(n - most)
+	} else if n := unread.Count(0, g.p.end); limit > 0 && n > limit {
+		from = unread.Nth(n - limit)
 	}
 	older := g.owed.Clone()
 	older.Remove(from, NoEnd)

@@ -15,7 +15,7 @@ type keyHold struct {
 	waiting []int64 // positions, in order
 }
 
-// noHolder holds a key whose message is to be handed out again.
+// noHolder holds a key whose message is to be delivered again.
 const noHolder = -1
 
 // newKeyTable returns an empty table.
@@ -54,7 +54,7 @@ func (t *keyTable) Hold(key string, position int64) {
 	t.keys[position] = key
 }
 
-// Return says that a message that may hold its key is to be handed out again: later ones keep waiting for it. It
+// Return says that a message that may hold its key is to be delivered again: later ones keep waiting for it. It
 // returns an earlier one that waits, if there is one, as that was not due when the key was free: it comes first.
 func (t *keyTable) Return(position int64, done func(position int64) bool) (next int64, ok bool) {
 	h := t.release(position)

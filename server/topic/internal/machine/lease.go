@@ -15,7 +15,7 @@ type lease[O comparable] struct {
 }
 
 // leaseTable holds leases by position, which do not overlap. They are added behind and taken
-// away in front, mostly. Neighbours of one owner that end together are one, if they were handed out in
+// away in front, mostly. Neighbours of one owner that end together are one, if they were delivered in
 // their order.
 type leaseTable[O comparable] struct {
 	list []lease[O]

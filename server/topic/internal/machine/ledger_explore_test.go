@@ -58,8 +58,8 @@ func (m *model) lose(g *modelGroup, to int64, c Cause) (n int64) {
 }
 
 // resurrect gives a group the newest most of what it missed.
-func (m *model) resurrect(g *modelGroup, most int64, rest Cause) int64 {
-	from := m.missed(g, most)
+func (m *model) resurrect(g *modelGroup, limit int64, rest Cause) int64 {
+	from := m.missed(g, limit)
 	g.owes = false
 	m.lose(g, from, rest)
 	m.drop(g, 1<<62)

@@ -59,10 +59,10 @@ func TestDeadGroupGetsItsMessagesBack(t *testing.T) {
 // Each way to take messages from a group counts them once, under its cause, whether
 // the log has them or not. What comes back does not count.
 func TestLedgerCauses(t *testing.T) {
-	revive := func(most int64) func(*rig, *GroupState) {
+	revive := func(limit int64) func(*rig, *GroupState) {
 		return func(r *rig, g *GroupState) {
 			r.die(g)
-			_, err := g.Resurrect(most, ByBound)
+			_, err := g.Resurrect(limit, ByBound)
 			must(r, err)
 		}
 	}

@@ -45,17 +45,17 @@ func (r *record) complete() bool {
 
 // modelGroup is a generation of a group.
 type modelGroup struct {
-	config  Config
-	kind    string // accepts this kind only, unless it is empty
-	state   State
-	start   int64
-	fails   map[int64]fail
-	leases  map[int64]loan
-	dying   map[int64]bool
-	letters map[int64]bool // of those that die, nobody has fetched these
-	moves   int64
-	owes    bool   // what is published is owed to it, which is dead
-	gone    Ledger // of what the log has no longer
+	config      Config
+	kind        string // accepts this kind only, unless it is empty
+	state       State
+	start       int64
+	fails       map[int64]fail
+	leases      map[int64]loan
+	dying       map[int64]bool
+	deadLetters map[int64]bool // of those that die, nobody has fetched these
+	moves       int64
+	owes        bool   // what is published is owed to it, which is dead
+	gone        Ledger // of what the log has no longer
 	// suspects were with a member that ended abnormally.
 	suspects map[int64]bool
 	members  []*modelMember
@@ -150,15 +150,15 @@ func (m *model) claim(g *modelGroup, from int64, hold bool) int64 {
 
 // missed returns from where on a group reads that comes back with the newest most of the positions that it has not
 // acknowledged since it began; negative: all.
-func (m *model) missed(g *modelGroup, most int64) int64 {
+func (m *model) missed(g *modelGroup, limit int64) int64 {
 	from := m.end
 	for _, r := range slices.Backward(m.records) {
-		if most == 0 || r.position < max(g.start, m.start) {
+		if limit == 0 || r.position < max(g.start, m.start) {
 			break
 		}
 		if !r.acked[g] {
 			from = r.position
-			most--
+			limit--
 		}
 	}
 	return from
@@ -200,7 +200,7 @@ func (g *modelGroup) reset() {
 	g.loseLeases(1 << 62)
 	clear(g.fails)
 	clear(g.dying)
-	clear(g.letters)
+	clear(g.deadLetters)
 	clear(g.suspects)
 }
 
@@ -216,7 +216,7 @@ func (m *model) trim(start int64) {
 			delete(g.leases, p)
 			delete(g.fails, p)
 			delete(g.dying, p)
-			delete(g.letters, p)
+			delete(g.deadLetters, p)
 			delete(g.suspects, p)
 			for _, member := range g.members {
 				delete(member.lost, p)
@@ -253,18 +253,18 @@ func (m *model) failed(g *modelGroup, p int64, delay time.Duration, now time.Tim
 	case Discard:
 		m.acknowledge(g, p)
 	case DeadLetter:
-		g.dying[p], g.letters[p] = true, true
+		g.dying[p], g.deadLetters[p] = true, true
 	}
 }
 
-// dieAgain makes letters again of what had failed too often before a crash.
+// dieAgain makes dead letters again of what had failed too often before a crash.
 func (m *model) dieAgain(g *modelGroup) {
 	if g.config.Exhausted != DeadLetter || (g.state != Active && g.state != Paused) {
 		return
 	}
 	for _, r := range m.records {
 		if g.fails[r.position].attempts >= g.config.MaxAttempts && r.reads(g) && !r.acked[g] {
-			g.dying[r.position], g.letters[r.position] = true, true
+			g.dying[r.position], g.deadLetters[r.position] = true, true
 		}
 	}
 }
@@ -339,7 +339,7 @@ func (m *model) save(g *modelGroup) {
 func (m *model) restore(g *modelGroup) {
 	s := g.saved
 	g.start, g.moves = max(s.start, m.start), s.moves
-	g.members, g.leases, g.dying, g.letters = nil, map[int64]loan{}, map[int64]bool{}, map[int64]bool{}
+	g.members, g.leases, g.dying, g.deadLetters = nil, map[int64]loan{}, map[int64]bool{}, map[int64]bool{}
 	g.fails, g.suspects, g.bound = map[int64]fail{}, map[int64]bool{}, newBound(g.bound.limit)
 	for p, f := range s.fails {
 		if p >= m.start {

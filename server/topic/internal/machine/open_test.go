@@ -59,7 +59,7 @@ func (o *open) worker(name, kind string) *Member {
 	return m
 }
 
-// pass publishes n messages, and acknowledges those that are handed out but for some. It returns
+// pass publishes n messages, and acknowledges those that are delivered but for some. It returns
 // how many these were and why Next stopped.
 func (o *open) pass(n int64, but func(position int64) bool) (done int64, w Wait) {
 	o.end += n

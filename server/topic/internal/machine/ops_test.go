@@ -43,7 +43,7 @@ func (w *world) attach() {
 	g.members = append(g.members, m)
 }
 
-// next hands out messages and holds each piece to the rules.
+// next delivers messages and holds each piece to the rules.
 func (w *world) next() {
 	g := w.group()
 	if g == nil {
@@ -65,8 +65,8 @@ func (w *world) next() {
 		for _, p := range pieces {
 			limit -= p.To - p.From
 			for i := p.From; i < p.To; i++ {
-				caught.handed(p.Batch.Base + int64(i))
-				w.handed(g, p, i, parked)
+				caught.delivered(p.Batch.Base + int64(i))
+				w.delivered(g, p, i, parked)
 			}
 		}
 		caught.stopped()
@@ -86,8 +86,8 @@ func (w *world) next() {
 	}
 }
 
-// handed checks a message that was handed out.
-func (w *world) handed(g *modelGroup, piece Piece, i int, parked []Parked) {
+// delivered checks a message that was delivered.
+func (w *world) delivered(g *modelGroup, piece Piece, i int, parked []Parked) {
 	o := piece.Batch.Base + int64(i)
 	r := w.m.at(o)
 	var m *modelMember
@@ -143,7 +143,7 @@ func (w *world) loan(m *modelMember, order int) loan {
 	}
 }
 
-// javaHash1 is what Java makes of a key of one letter, or of the id of a message.
+// javaHash1 is what Java makes of a key of one dead letter, or of the id of a message.
 func javaHash1(r *record, o int64) int {
 	if r.key != "" {
 		return int(r.key[0])
@@ -205,7 +205,7 @@ func (w *world) passed(g *modelGroup) {
 	for p, f := range g.fails { // after a change of the settings they die again
 		if f.attempts >= g.config.MaxAttempts && g.config.Exhausted == DeadLetter && !g.dying[p] &&
 			g.real.fails.Dying.Contains(p) {
-			g.dying[p], g.letters[p] = true, true
+			g.dying[p], g.deadLetters[p] = true, true
 		}
 	}
 }
@@ -455,7 +455,7 @@ func (w *world) expire() {
 	}
 }
 
-// wakes checks that each group wants to be looked at before a lease of it ends.
+// wakes checks that each group wants to be checked before a lease of it ends.
 func (w *world) wakes() {
 	for _, g := range w.m.groups {
 		w.awaited(g)

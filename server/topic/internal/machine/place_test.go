@@ -221,13 +221,13 @@ func TestBackBeforeTheCursor(t *testing.T) {
 	must(t, err)
 	cursor := g.AppendCursor(nil)
 	r.messages(5)
-	for most, from := range map[int64]int64{-1: 0, 20: 0, 10: 0, 4: 6, 0: 10} {
+	for limit, from := range map[int64]int64{-1: 0, 20: 0, 10: 0, 4: 6, 0: 10} {
 		r.p = New(0, 0, r.end, r)
 		g, err := r.p.Restore(plain("g"), Active, cursor)
 		must(t, err)
 		is(t, "returning", len(r.p.Returning()), 1)
 		is(t, "missed", g.Missed(), 10)
-		r.p.Reconcile(func(*GroupState) int64 { return most })
+		r.p.Reconcile(func(*GroupState) int64 { return limit })
 		is(t, "returning after it", len(r.p.Returning()), 0)
 		r.member(g, "m")
 		is(t, "limit", r.p.TrimLimit(Cutoffs{Complete: 10, Unrequired: 10}), from)

@@ -36,7 +36,7 @@ func (p *Machine) Note(batch *commitlog.Batch) {
 	}
 }
 
-// undue reports whether message i is not due, and notes it then. One that ends before it is due is looked at then.
+// undue reports whether message i is not due, and notes it then. One that ends before it is due is checked then.
 func (p *Machine) undue(batch *commitlog.Batch, i int) bool {
 	at := batch.Delivery(i)
 	if end := batch.Expiry(i); end != 0 {

@@ -31,7 +31,7 @@ func (w *world) postpone(r *record, m *commitlog.Message) {
 // undue reports whether a message may not be delivered yet.
 func (w *world) undue(r *record) bool { return r.dueFrom.After(w.now) }
 
-// awaited checks that a group wants to be looked at when a message is due.
+// awaited checks that a group wants to be checked when a message is due.
 func (w *world) awaited(g *modelGroup) {
 	at, ok := g.real.wakeAt()
 	for _, d := range g.real.postponed {
@@ -42,7 +42,7 @@ func (w *world) awaited(g *modelGroup) {
 }
 
 // wasDue is called before the clock is set back: what has been due may wait again, or be
-// handed out, as what only waits for credits is.
+// delivered, as what only waits for credits is.
 func (m *model) wasDue(now time.Time) {
 	for _, r := range m.records {
 		if !r.dueFrom.After(now) {

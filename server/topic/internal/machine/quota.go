@@ -16,7 +16,7 @@ type Quota struct {
 // after there was none; also with the lock of the partition in which a member settled a message.
 func NewQuota(limit int64, freed func()) *Quota { return &Quota{limit: limit, freed: freed} }
 
-// Set changes the bound. If members have more, nothing is handed out until they have less.
+// Set changes the bound. If members have more, nothing is delivered until they have less.
 func (q *Quota) Set(limit int64) {
 	q.change(func() { q.limit = limit })
 }

@@ -24,8 +24,8 @@ func (w *world) anyBound() int {
 	return 0
 }
 
-// inHand counts what the members of a group have, in other partitions as well.
-func (g *modelGroup) inHand() int {
+// outstanding counts what the members of a group have, in other partitions as well.
+func (g *modelGroup) outstanding() int {
 	n := len(g.leases)
 	for _, m := range g.members {
 		n += m.elsewhere
@@ -33,7 +33,7 @@ func (g *modelGroup) inHand() int {
 	return n
 }
 
-func (g *modelGroup) full() bool { return g.bound.limit > 0 && g.inHand() >= g.bound.limit }
+func (g *modelGroup) full() bool { return g.bound.limit > 0 && g.outstanding() >= g.bound.limit }
 
 // held notes whether a group was stopped by its bound.
 func (b *bound) held() {
@@ -46,8 +46,8 @@ func (b *bound) held() {
 func (w *world) compareBound() {
 	for _, g := range w.m.groups {
 		b := g.bound
-		if b.limit > 0 && b.real.away != int64(g.inHand()) {
-			w.fail("%s: the quota counts %d in hand, should be %d", g.config.Name, b.real.away, g.inHand())
+		if b.limit > 0 && b.real.away != int64(g.outstanding()) {
+			w.fail("%s: the quota counts %d in hand, should be %d", g.config.Name, b.real.away, g.outstanding())
 		}
 		if b.stopped && !g.full() {
 			if !b.freed {

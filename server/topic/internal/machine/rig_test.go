@@ -103,20 +103,20 @@ func (r *rig) picky(g *GroupState, name, kind string) *Member {
 	return m
 }
 
-// handed is a message that was handed out.
-type handed struct {
+// delivered is a message that was delivered.
+type delivered struct {
 	position int64
 	member   string
 	attempt  int
 }
 
-func (r *rig) next(g *GroupState) []handed {
+func (r *rig) next(g *GroupState) []delivered {
 	r.Helper()
 	pieces, _ := g.Next(r.now, 1_000_000, nil)
-	var list []handed
+	var list []delivered
 	for _, p := range pieces {
 		for i := p.From; i < p.To; i++ {
-			list = append(list, handed{p.Batch.Base + int64(i), p.Member.Name(), p.Attempt})
+			list = append(list, delivered{p.Batch.Base + int64(i), p.Member.Name(), p.Attempt})
 		}
 	}
 	return list

@@ -92,8 +92,9 @@ func (p *Machine) Restore(c Config, s State, saved []byte) (*GroupState, error) 
 	return g, nil
 }
 
-// exhaustRestored makes letters again of the messages that had failed too often before a restore.
-// Next does not do it for a group without members, and the group may never have one again.
+// exhaustRestored makes dead letters again of the messages that had failed too often before a
+// restore. Next does not do it for a group without members, and the group may never have one
+// again.
 func (g *GroupState) exhaustRestored() {
 	var list []int64
 	for p, f := range g.fails.All() {
@@ -139,10 +140,10 @@ func (p *Machine) Returning() (list []*GroupState) {
 // Reconcile resurrects the returning groups, each with the newest positions that it has
 // missed, as many as most says; negative: all. The positions that they are to receive
 // depend on all groups, so it is called when these are there, and before any other method.
-func (p *Machine) Reconcile(most func(*GroupState) int64) {
+func (p *Machine) Reconcile(limit func(*GroupState) int64) {
 	for _, g := range p.Returning() {
 		s := g.state
-		g.resurrect(most(g), ByBound)
+		g.resurrect(limit(g), ByBound)
 		g.state = s
 	}
 	p.returning = nil

@@ -161,7 +161,7 @@ func FuzzState(f *testing.F) {
 }
 
 // A group whose history is in pieces and whose messages all fail, often and each for another
-// time, is handed no more than its cursor has room for; it continues once some are done.
+// time, gets no more than its cursor has room for; it continues once some are done.
 func TestCursorStopsTheGroup(t *testing.T) {
 	racetest.SkipSerial(t)
 	r := newRig(t)

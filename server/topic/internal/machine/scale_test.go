@@ -31,7 +31,7 @@ func (e *endless) At(position int64) (*commitlog.Batch, Residence) {
 	return &b, Resident
 }
 
-// HQ-R3, HQ-R8: 50 groups of a partition with a million messages: a look at the log for a
+// HQ-R3, HQ-R8: 50 groups of a partition with a million messages: one read of the log for a
 // hundred messages, none for each; and what is kept of the groups follows from the gaps in what
 // they have acknowledged, and not from how much that is.
 func TestMillionMessages(t *testing.T) {

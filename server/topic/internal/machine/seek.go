@@ -5,7 +5,7 @@ type Move struct {
 	From, To    int64 // floor before and after
 	Redelivered int64 // messages that it would not receive without the move: it has them behind it, or never had them
 	Skipped     int64
-	Gap         bool // the place was no longer there: it is the oldest that is
+	Gap         bool // the position was no longer there: it is the oldest that is
 }
 
 // Moves is how often the group was moved by SeekTo.

@@ -239,12 +239,12 @@ func (g *GroupState) exhaust(position int64, attempts int, reason string) {
 }
 
 // TakeUndeliverable appends the messages to be stored as dead letters that no call has returned
-// before. A restore makes those that are not buried letters again, without their reasons.
+// before. A restore makes those that are not buried dead letters again, without their reasons.
 func (g *GroupState) TakeUndeliverable(dst []Undeliverable) []Undeliverable {
 	return g.fails.TakeUndeliverable(dst)
 }
 
-// MarkDeadLettered acknowledges a letter once it is stored.
+// MarkDeadLettered acknowledges a dead letter once it is stored.
 func (g *GroupState) MarkDeadLettered(position int64) {
 	if g.fails.MarkDeadLettered(position) {
 		g.counts.DeadLettered.Add(1)

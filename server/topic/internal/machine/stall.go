@@ -31,8 +31,8 @@ func (s Stall) String() string {
 	return ""
 }
 
-// Moved changes with every message that is handed out, acknowledged or over, or has failed.
-func (g *GroupState) Moved() int64 { return g.handed + g.processed + g.failed + g.expired }
+// Moved changes with every message that is delivered, acknowledged or over, or has failed.
+func (g *GroupState) Moved() int64 { return g.delivered + g.processed + g.failed + g.expired }
 
 // Stalled says why the group gets nothing now. polled says that a member asks again and again, whose
 // credits come with each question. It costs O(keys) if messages wait for keys, and O(members).

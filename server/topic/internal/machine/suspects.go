@@ -51,7 +51,7 @@ func blamed(list []lease[*Member]) map[*Member]blame {
 }
 
 // suspect makes a lease that ended abnormally suspect, and charges one of its messages if that is to
-// blame. Messages that can be handed out again are added to back.
+// blame. Messages that can be delivered again are added to back.
 func (g *GroupState) suspect(l *lease[*Member], charged map[*Member]blame, reason string, now int64, back *Set) {
 	g.suspects.Add(l.From, l.To)
 	b, ok := charged[l.Owner]
@@ -120,7 +120,7 @@ func (d *delivery) isolate(batch *commitlog.Batch, i, j int) (Wait, bool) {
 
 func (m *Member) setAlone() *Set { return &m.alone }
 
-// serveAlone hands out suspects to members that have nothing, one to each. While suspects wait for
+// serveAlone delivers suspects to members that have nothing, one to each. While suspects wait for
 // busy members, one of these members gets nothing else.
 func (d *delivery) serveAlone() (Wait, bool) {
 	for _, m := range d.members {

@@ -137,7 +137,7 @@ func (w *world) elsewhere() {
 	m.elsewhere += n
 }
 
-// alone checks a message that is handed out to a member.
+// alone checks a message that is delivered to a member.
 func (w *world) alone(m *modelMember, p int64) {
 	switch {
 	case m.g.suspects[p] && m.held()+m.elsewhere > 0:

@@ -61,7 +61,7 @@ func TestStuckMemberTakesNoSuspects(t *testing.T) {
 	g := r.group(plain("g"))
 	a, b, c := r.member(g, "a"), r.member(g, "b"), r.member(g, "c")
 	r.messages(9)
-	same(t, "first", r.next(g), []handed{
+	same(t, "first", r.next(g), []delivered{
 		{0, "a", 1}, {1, "a", 1}, {2, "a", 1}, {3, "b", 1}, {4, "b", 1}, {5, "c", 1}, {6, "c", 1}, {7, "a", 1}, {8, "b", 1},
 	})
 	r.ack(a, 0, 3)
@@ -70,7 +70,7 @@ func TestStuckMemberTakesNoSuspects(t *testing.T) {
 	is(t, "the one with fewest messages gets nothing else", g.draining.member, a)
 	is(t, "why", g.Stalled(false), SuspectsHeld)
 	r.messages(4)
-	same(t, "new messages", r.next(g), []handed{{9, "b", 1}, {10, "b", 1}, {11, "b", 1}, {12, "b", 1}})
+	same(t, "new messages", r.next(g), []delivered{{9, "b", 1}, {10, "b", 1}, {11, "b", 1}, {12, "b", 1}})
 	for range 4 {
 		r.wait(10 * time.Second)
 		a.ExtendAll(r.now)
@@ -82,10 +82,10 @@ func TestStuckMemberTakesNoSuspects(t *testing.T) {
 	r.ack(b, 3, 5)
 	r.ack(b, 8, 9)
 	r.ack(b, 9, 13)
-	same(t, "once it has nothing", r.next(g), []handed{{5, "b", 2}})
+	same(t, "once it has nothing", r.next(g), []delivered{{5, "b", 2}})
 	same(t, "beside it", r.next(g), nil)
 	r.ack(a, 7, 8)
-	same(t, "once the other one has nothing", r.next(g), []handed{{6, "a", 1}})
+	same(t, "once the other one has nothing", r.next(g), []delivered{{6, "a", 1}})
 	is(t, "why", g.Stalled(false), Flowing)
 }
 

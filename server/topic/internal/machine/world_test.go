@@ -169,7 +169,7 @@ func (w *world) subscribe() {
 	}
 	g := &modelGroup{
 		config: c, kind: kind, state: Active, real: real,
-		fails: map[int64]fail{}, leases: map[int64]loan{}, dying: map[int64]bool{}, letters: map[int64]bool{},
+		fails: map[int64]fail{}, leases: map[int64]loan{}, dying: map[int64]bool{}, deadLetters: map[int64]bool{},
 		suspects: map[int64]bool{}, bound: newBound(w.anyBound()),
 	}
 	g.start = max(begin.Start, w.m.start)
@@ -357,14 +357,14 @@ func (w *world) release(g *modelGroup, live bool) {
 func mostOf(name string) int64 { return map[string]int64{"a": -1, "b": -1, "c": 0, "d": 10}[name] }
 
 func (w *world) resurrect(g *modelGroup) {
-	dead, most := g.state == Dead, pick(w, []int64{-1, -1, 0, 10})
+	dead, limit := g.state == Dead, pick(w, []int64{-1, -1, 0, 10})
 	var n, want int64
 	// The crash between row and cursor resurrects with what was missed.
 	w.transition("resurrect", g, Active, dead, func() (err error) {
-		n, err = g.real.Resurrect(most, ByBound)
+		n, err = g.real.Resurrect(limit, ByBound)
 		return err
 	}, func() {
-		if want = w.m.resurrect(g, most, ByBound); n != want {
+		if want = w.m.resurrect(g, limit, ByBound); n != want {
 			w.fail("resurrection of %s: %d, should be %d", g.config.Name, n, want)
 		}
 	})

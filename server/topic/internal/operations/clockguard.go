@@ -39,7 +39,7 @@ func (w *clockGuard) offset() (offset, passed time.Duration) {
 	return time.Duration(w.now().UnixNano()) - passed, passed
 }
 
-// trusted looks at the clock. jumped says that it has just been set.
+// trusted checks the clock. jumped says that it has just been set.
 func (w *clockGuard) trusted() (ok, jumped bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

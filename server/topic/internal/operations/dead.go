@@ -152,8 +152,8 @@ func (j *Jobs) excess(
 		return 0, 0, "", err
 	}
 	full := int64(0)
-	if most := l.MaxBytes(j.engine.MaxBytes); most > 0 {
-		full = size - most/4*3
+	if limit := l.MaxBytes(j.engine.MaxBytes); limit > 0 {
+		full = size - limit/4*3
 	}
 	if size <= bound && full <= 0 {
 		return 0, 0, "", nil

@@ -23,11 +23,11 @@ const (
 	HeaderFirst    = "parley-first-failed-at"
 )
 
-// HeaderRedriven is the header of a message that was put back: the id of its letter.
-// HeaderFirst stays with it, so that its next letter has it, too.
+// HeaderRedriven is the header of a message that was put back: the id of its dead letter.
+// HeaderFirst stays with it, so that its next dead letter has it, too.
 const HeaderRedriven = "parley-redriven"
 
-// ownHeaders are the headers that a letter has and its message had not.
+// ownHeaders are the headers that a dead letter has and its message had not.
 var ownHeaders = []string{
 	HeaderTopic, HeaderMessage, HeaderGroup, HeaderAttempts, HeaderError, HeaderFirst, HeaderRedriven,
 }
@@ -39,11 +39,12 @@ func IsOwnHeader(name string) bool { return slices.Contains(ownHeaders, name) }
 // could forge where a message comes from.
 func IsReserved(header string) bool { return strings.HasPrefix(header, "parley-") }
 
-// errForm is returned for a message that is no letter.
+// errForm is returned for a message that is no dead letter.
 var errForm = errors.New("operations: not a dead letter")
 
-// DeadLetterPlace is where a letter stands. The zero DeadLetterPlace is before all letters.
-type DeadLetterPlace struct {
+// DeadLetterPosition is where a dead letter stands. The zero DeadLetterPosition is before all
+// dead letters.
+type DeadLetterPosition struct {
 	Log       string // topic: NAME.dlq, or of a parked message its own
 	Parked    bool
 	Partition int32
@@ -51,9 +52,9 @@ type DeadLetterPlace struct {
 	Group     string // of a parked message
 }
 
-// ID is the name of the letter that stands there: NAME.dlq/PARTITION-POSITION or, parked,
+// ID is the name of the dead letter that stands there: NAME.dlq/PARTITION-POSITION or, parked,
 // NAME/PARTITION-POSITION/GROUP.
-func (p DeadLetterPlace) ID() string {
+func (p DeadLetterPosition) ID() string {
 	id := fmt.Sprintf("%s/%d-%d", p.Log, p.Partition, p.Position)
 	if p.Parked {
 		id += "/" + p.Group
@@ -61,8 +62,8 @@ func (p DeadLetterPlace) ID() string {
 	return id
 }
 
-// DeadLetterPlaceOf is the place of an id; false if it is none.
-func DeadLetterPlaceOf(id string) (p DeadLetterPlace, ok bool) {
+// DeadLetterPositionOf is the position in an id; false if it is none.
+func DeadLetterPositionOf(id string) (p DeadLetterPosition, ok bool) {
 	parts := strings.Split(id, "/")
 	if len(parts) < 2 || len(parts) > 3 {
 		return p, false
@@ -85,9 +86,9 @@ func parseMessageID(id string) (partition int32, position int64, ok bool) {
 	return int32(n), position, err == nil && n >= 0 && position >= 0
 }
 
-// Compare orders places as Scan does.
-func (p DeadLetterPlace) Compare(q DeadLetterPlace) int {
-	parked := func(p DeadLetterPlace) int {
+// Compare orders positions as Scan does.
+func (p DeadLetterPosition) Compare(q DeadLetterPosition) int {
+	parked := func(p DeadLetterPosition) int {
 		if p.Parked {
 			return 1
 		}
@@ -99,8 +100,8 @@ func (p DeadLetterPlace) Compare(q DeadLetterPlace) int {
 
 // DeadLetter is a message that a group gave up.
 type DeadLetter struct {
-	Place DeadLetterPlace
-	// Number is that of the topic in which the letter stands; it is never used again.
+	LogPosition DeadLetterPosition
+	// Number is that of the topic in which the dead letter stands; it is never used again.
 	Number uint64
 
 	Topic     string // of the message
@@ -117,10 +118,10 @@ type DeadLetter struct {
 }
 
 // parseDeadLetter reads a message of a topic of dead letters.
-func parseDeadLetter(p DeadLetterPlace, number uint64, m *topicv1.TopicMessage) (DeadLetter, error) {
+func parseDeadLetter(p DeadLetterPosition, number uint64, m *topicv1.TopicMessage) (DeadLetter, error) {
 	h := m.GetHeaders()
 	l := DeadLetter{
-		Place: p, Number: number, Topic: h[HeaderTopic], Group: h[HeaderGroup], Reason: h[HeaderError],
+		LogPosition: p, Number: number, Topic: h[HeaderTopic], Group: h[HeaderGroup], Reason: h[HeaderError],
 		Last: m.GetPublishTime().AsTime(), First: m.GetPublishTime().AsTime(), Message: m,
 	}
 	var ok bool
@@ -148,7 +149,7 @@ func (l *DeadLetter) back() *topicv1.TopicMessage {
 	if m.Headers == nil {
 		m.Headers = map[string]string{}
 	}
-	m.Headers[HeaderRedriven] = l.Place.ID()
+	m.Headers[HeaderRedriven] = l.LogPosition.ID()
 	m.Headers[HeaderFirst] = strconv.FormatInt(l.First.UnixMilli(), 10)
 	return m
 }

@@ -20,10 +20,10 @@ const (
 
 // undeliverableJob is messages of a group in a partition that failed too often.
 type undeliverableJob struct {
-	group   *serving.Group
-	topic   *storage.Topic
-	part    int
-	letters []machine.Undeliverable // that are not stored yet
+	group       *serving.Group
+	topic       *storage.Topic
+	part        int
+	deadLetters []machine.Undeliverable // that are not stored yet
 
 	tries int
 	due   time.Time // of the next try
@@ -31,8 +31,8 @@ type undeliverableJob struct {
 
 // Undeliverable passes messages of a group to the goroutine that stores them. Each message is in
 // one job at most, so the window of the groups bounds them.
-func (j *Jobs) Undeliverable(t *storage.Topic, g *serving.Group, part int, letters []machine.Undeliverable) {
-	j.queue(&undeliverableJob{group: g, topic: t, part: part, letters: letters})
+func (j *Jobs) Undeliverable(t *storage.Topic, g *serving.Group, part int, deadLetters []machine.Undeliverable) {
+	j.queue(&undeliverableJob{group: g, topic: t, part: part, deadLetters: deadLetters})
 	select {
 	case j.written <- struct{}{}:
 	default:
@@ -40,17 +40,17 @@ func (j *Jobs) Undeliverable(t *storage.Topic, g *serving.Group, part int, lette
 }
 
 // queue puts a job to the back. A job of the same messages' group that was not tried yet
-// takes its letters.
+// takes its dead letters.
 func (j *Jobs) queue(job *undeliverableJob) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for _, other := range j.letters {
+	for _, other := range j.deadLetters {
 		if job.tries == 0 && other.tries == 0 && other.group == job.group && other.part == job.part {
-			other.letters = append(other.letters, job.letters...)
+			other.deadLetters = append(other.deadLetters, job.deadLetters...)
 			return
 		}
 	}
-	j.letters = append(j.letters, job)
+	j.deadLetters = append(j.deadLetters, job)
 }
 
 // takeDeadLetters takes the first job that is due. If none is, it returns in how long one will
@@ -59,10 +59,10 @@ func (j *Jobs) takeDeadLetters() (job *undeliverableJob, in time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	in = deadLetterLastPause
-	for i, job := range j.letters {
+	for i, job := range j.deadLetters {
 		d := time.Until(job.due)
 		if d <= 0 {
-			j.letters = slices.Delete(j.letters, i, i+1)
+			j.deadLetters = slices.Delete(j.deadLetters, i, i+1)
 			return job, 0
 		}
 		in = min(in, d)
@@ -92,7 +92,7 @@ func (j *Jobs) runDeadLetters(ctx context.Context) {
 			job.due = time.Now().Add(wait.Doubled(deadLetterFirstPause, deadLetterLastPause, job.tries))
 			job.tries++
 			j.engine.Logger.Error("dead letters cannot be stored, trying again", "topic", job.topic.Name,
-				"group", job.group.Name(), "letters", len(job.letters), "error", err)
+				"group", job.group.Name(), "letters", len(job.deadLetters), "error", err)
 			j.queue(job)
 		}
 	}
@@ -120,13 +120,13 @@ func (j *Jobs) tryDeadLetters(ctx context.Context, job *undeliverableJob) error 
 		return err
 	}
 	defer to.Release()
-	slices.SortFunc(job.letters, func(a, b machine.Undeliverable) int { return cmp.Compare(a.Position, b.Position) })
+	slices.SortFunc(job.deadLetters, func(a, b machine.Undeliverable) int { return cmp.Compare(a.Position, b.Position) })
 	b := deadLetterWriter{jobs: j, from: l, to: to, group: g, part: job.part}
-	for len(job.letters) > 0 && err == nil {
+	for len(job.deadLetters) > 0 && err == nil {
 		var n int
-		n, err = b.some(ctx, job.letters)
-		b.deadLettered(job.letters[:n])
-		job.letters = job.letters[n:]
+		n, err = b.some(ctx, job.deadLetters)
+		b.deadLettered(job.deadLetters[:n])
+		job.deadLetters = job.deadLetters[n:]
 	}
 	job.group.Wake(job.part)
 	return err

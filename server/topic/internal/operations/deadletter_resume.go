@@ -12,7 +12,7 @@ import (
 )
 
 // resumeDeadLetters opens the topics that have messages which an earlier process was to store as dead
-// letters and did not: opening a topic passes them to Undeliverable. It returns when it has looked at
+// letters and did not: opening a topic passes them to Undeliverable. It returns when it has checked
 // all topics. Without it they would wait until the topic is used, and be dropped with their group
 // when its heartbeat timeout is over.
 func (j *Jobs) resumeDeadLetters(ctx context.Context) {
@@ -33,7 +33,7 @@ func (j *Jobs) resumeDeadLetters(ctx context.Context) {
 	}
 }
 
-// resumeDeadLettersOf opens a topic if it has such messages. It looks at the stored cursors first, as
+// resumeDeadLettersOf opens a topic if it has such messages. It checks the stored cursors first, as
 // most topics have none, and an open topic takes memory.
 func (j *Jobs) resumeDeadLettersOf(ctx context.Context, t *storage.Topic) error {
 	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)

@@ -32,29 +32,29 @@ func NewDeadLetterStore(e *serving.Engine) *DeadLetterStore { return &DeadLetter
 
 // DeadLetterSelection selects dead letters; an empty field selects all.
 type DeadLetterSelection struct {
-	Topic  string // of the messages
-	Group  string
-	Places []DeadLetterPlace
-	Logs   map[string]bool               // in which they stand; nil: all
-	Dead   bool                          // none that are parked
-	After  map[commitlog.Partition]int64 // where to begin in partitions of dead letters
+	Topic     string // of the messages
+	Group     string
+	Positions []DeadLetterPosition
+	Logs      map[string]bool               // in which they stand; nil: all
+	Dead      bool                          // none that are parked
+	After     map[commitlog.Partition]int64 // where to begin in partitions of dead letters
 }
 
-// wants reports whether letters that are meant may stand in a topic.
+// wants reports whether dead letters that are meant may stand in a topic.
 func (s *DeadLetterSelection) wants(log string) bool {
 	return (s.Logs == nil || s.Logs[log]) &&
 		(s.Topic == "" || s.Topic == log || s.Topic == strings.TrimSuffix(log, storage.DeadLetterSuffix)) &&
-		(len(s.Places) == 0 || slices.ContainsFunc(s.Places, func(p DeadLetterPlace) bool { return p.Log == log }))
+		(len(s.Positions) == 0 || slices.ContainsFunc(s.Positions, func(p DeadLetterPosition) bool { return p.Log == log }))
 }
 
-// has reports whether the letter at a place is meant, as far as the place says so.
-func (s *DeadLetterSelection) has(p DeadLetterPlace) bool {
-	return len(s.Places) == 0 || slices.Contains(s.Places, p)
+// has reports whether the dead letter at a position is meant, as far as the position says so.
+func (s *DeadLetterSelection) has(p DeadLetterPosition) bool {
+	return len(s.Positions) == 0 || slices.Contains(s.Positions, p)
 }
 
 // from is where reading a partition of a topic begins; false if there is nothing to read.
 func (s *DeadLetterSelection) from(
-	log string, part commitlog.Partition, after DeadLetterPlace) (position int64, ok bool,
+	log string, part commitlog.Partition, after DeadLetterPosition) (position int64, ok bool,
 ) {
 	position = s.After[part]
 	if after.Log == log {
@@ -65,11 +65,11 @@ func (s *DeadLetterSelection) from(
 			position = max(position, after.Position)
 		}
 	}
-	if len(s.Places) == 0 {
+	if len(s.Positions) == 0 {
 		return position, true
 	}
 	first := int64(-1)
-	for _, p := range s.Places {
+	for _, p := range s.Positions {
 		if p.Log == log && !p.Parked && p.Partition == part.Number && (first < 0 || p.Position < first) {
 			first = p.Position
 		}
@@ -77,11 +77,11 @@ func (s *DeadLetterSelection) from(
 	return max(position, first), first >= 0
 }
 
-// Scan passes the letters that are meant to f, from a place on: by topic, those of one
+// Scan passes the dead letters that are meant to f, from a position on: by topic, those of one
 // partition in the order in which they failed, then those that are parked. An error of f
 // ends it.
 func (s *DeadLetterStore) Scan(
-	ctx context.Context, sel DeadLetterSelection, from DeadLetterPlace, f func(DeadLetter) error,
+	ctx context.Context, sel DeadLetterSelection, from DeadLetterPosition, f func(DeadLetter) error,
 ) error {
 	topics := s.engine.Catalog.Topics("", s.engine.Catalog.Count(), func(t *storage.Topic) bool {
 		return t.Name >= from.Log && !t.View().Deleting && sel.wants(t.Name)
@@ -147,7 +147,7 @@ func (s *DeadLetterStore) batch(
 	sel *DeadLetterSelection, t *storage.Topic, n int32, b *commitlog.Batch, from int64, f func(DeadLetter) error,
 ) error {
 	for i := int(max(0, from-b.Base)); i < b.Count(); i++ {
-		p := DeadLetterPlace{Log: t.Name, Partition: n, Position: b.Base + int64(i)}
+		p := DeadLetterPosition{Log: t.Name, Partition: n, Position: b.Base + int64(i)}
 		if !sel.has(p) {
 			continue
 		}
@@ -172,7 +172,7 @@ func (s *DeadLetterStore) batch(
 
 // scanParked passes on the messages that are parked in a topic.
 func (s *DeadLetterStore) scanParked(
-	ctx context.Context, sel *DeadLetterSelection, t *storage.Topic, from DeadLetterPlace, f func(DeadLetter) error,
+	ctx context.Context, sel *DeadLetterSelection, t *storage.Topic, from DeadLetterPosition, f func(DeadLetter) error,
 ) error {
 	if sel.Dead || (sel.Topic != "" && sel.Topic != t.Name) {
 		return nil
@@ -198,23 +198,23 @@ func (s *DeadLetterStore) scanParked(
 					continue
 				}
 				for _, at := range g.Stopped(nil) {
-					place := DeadLetterPlace{Log: t.Name, Parked: true, Partition: int32(n), Position: at.Position, Group: name}
-					if sel.has(place) && place.Compare(from) >= 0 {
-						list = append(list, DeadLetter{Place: place, Number: t.Number, Topic: t.Name, Partition: int32(n),
+					position := DeadLetterPosition{Log: t.Name, Parked: true, Partition: int32(n), Position: at.Position, Group: name}
+					if sel.has(position) && position.Compare(from) >= 0 {
+						list = append(list, DeadLetter{LogPosition: position, Number: t.Number, Topic: t.Name, Partition: int32(n),
 							Position: at.Position, Group: name, Attempts: at.Attempts})
 					}
 				}
 			}
 		})
-		slices.SortFunc(list, func(a, b DeadLetter) int { return a.Place.Compare(b.Place) })
-		for _, letter := range list {
-			if letter.Message, err = readMessage(ctx, s.engine.Sources.Reader(t), p.Address, letter.Position); err != nil {
+		slices.SortFunc(list, func(a, b DeadLetter) int { return a.LogPosition.Compare(b.LogPosition) })
+		for _, deadLetter := range list {
+			if deadLetter.Message, err = readMessage(ctx, s.engine.Sources.Reader(t), p.Address, deadLetter.Position); err != nil {
 				return err
 			}
-			if letter.Message == nil {
+			if deadLetter.Message == nil {
 				continue
 			}
-			if err := f(letter); err != nil {
+			if err := f(deadLetter); err != nil {
 				return err
 			}
 		}
@@ -251,18 +251,18 @@ func readMessage(
 	return batches[0].Message(int(position - batches[0].Base))
 }
 
-// There reports of each letter whether the topic in which it stands is the one in which it was
-// found.
+// There reports of each dead letter whether the topic in which it stands is the one in which it
+// was found.
 func (s *DeadLetterStore) There(_ context.Context, list []DeadLetter) ([]bool, error) {
 	there := make([]bool, len(list))
 	for i, l := range list {
-		t := s.engine.Catalog.Topic(l.Place.Log)
+		t := s.engine.Catalog.Topic(l.LogPosition.Log)
 		there[i] = t != nil && t.Number == l.Number && !t.View().Deleting
 	}
 	return there, nil
 }
 
-// Taken reports whether the group of a letter would take its message again.
+// Taken reports whether the group of a dead letter would take its message again.
 func (s *DeadLetterStore) Taken(_ context.Context, l DeadLetter) (bool, error) {
 	return s.taker(l) != nil, nil
 }
@@ -271,7 +271,7 @@ func (s *DeadLetterStore) Taken(_ context.Context, l DeadLetter) (bool, error) {
 // Clients cannot publish to the events of chats, so only parked messages return there.
 func (s *DeadLetterStore) taker(l DeadLetter) *storage.Topic {
 	t := s.engine.Catalog.Topic(l.Topic)
-	if t == nil || t.View().Deleting || (!l.Place.Parked && storage.OfChats(t.View().Config)) {
+	if t == nil || t.View().Deleting || (!l.LogPosition.Parked && storage.OfChats(t.View().Config)) {
 		return nil
 	}
 	defer t.Reading().End()
@@ -281,11 +281,10 @@ func (s *DeadLetterStore) taker(l DeadLetter) *storage.Topic {
 	return t
 }
 
-// Redrive gives a message to the group that gave it up, and to no other one, and returns
-// when that is durable. However often that is repeated, it is stored once. Its place in the
-// order of its key is behind what was published meanwhile; a parked message keeps its place. The topic's
-// schema is not asked: the topic took the message once, and its payload did not change.
-// Error: ErrDeadLetterGone.
+// Redrive gives a message to the group that gave it up, and to no other one, and returns when that is
+// durable. However often that is repeated, it is stored once. Its position in the order of its key is
+// behind what was published meanwhile; a parked message keeps its position. The topic's schema is not
+// asked: the topic took the message once, and its payload did not change. Error: ErrDeadLetterGone.
 func (s *DeadLetterStore) Redrive(ctx context.Context, l DeadLetter) error {
 	t := s.taker(l)
 	if t == nil {
@@ -296,7 +295,7 @@ func (s *DeadLetterStore) Redrive(ctx context.Context, l DeadLetter) error {
 		return err
 	}
 	defer to.Release()
-	if l.Place.Parked {
+	if l.LogPosition.Parked {
 		return s.parked(ctx, to, l, (*machine.GroupState).UnparkAt)
 	}
 	n := l.Partition
@@ -308,7 +307,7 @@ func (s *DeadLetterStore) Redrive(ctx context.Context, l DeadLetter) error {
 	}
 	_, err = s.engine.Publisher.Append(ctx, to, []commitlog.Append{{
 		Partition: to.Parts[n].Address, Messages: []*topicv1.TopicMessage{l.back()},
-		Producer: commitlog.Redriven(l.Group, fmt.Sprintf("%d/%s", l.Number, l.Place.ID())),
+		Producer: commitlog.Redriven(l.Group, fmt.Sprintf("%d/%s", l.Number, l.LogPosition.ID())),
 	}}, nil)
 	return err
 }
@@ -316,7 +315,7 @@ func (s *DeadLetterStore) Redrive(ctx context.Context, l DeadLetter) error {
 // Discard gives a message up for its group. A dead letter needs nothing for that: it stays
 // in its topic. Error: ErrDeadLetterGone.
 func (s *DeadLetterStore) Discard(ctx context.Context, l DeadLetter) error {
-	if !l.Place.Parked {
+	if !l.LogPosition.Parked {
 		return nil
 	}
 	t := s.taker(l)

@@ -31,11 +31,11 @@ type deadLetterWriter struct {
 	from, to *serving.OpenTopic
 	group    *serving.Group
 	part     int
-	batch    *commitlog.Batch // read last: letters often come from one
-	single   bool             // one letter a write
+	batch    *commitlog.Batch // read last: dead letters often come from one
+	single   bool             // one dead letter a write
 }
 
-// some stores the first of some letters in one write, and returns how many are done with.
+// some stores the first of some dead letters in one write, and returns how many are done with.
 // Each has the number of its position, so that after a crash it is stored once more at most.
 func (b *deadLetterWriter) some(ctx context.Context, list []machine.Undeliverable) (n int, err error) {
 	var appends []commitlog.Append
@@ -103,9 +103,9 @@ func (b *deadLetterWriter) lost(position int64, err error) {
 		"partition", b.part, "position", position, "group", b.group.Name(), "error", err)
 }
 
-// letter is the append of a dead letter. No other topic, partition or generation of the group
-// has its producer, even if their names are similar, because all of them may share one topic.
-// After a group was moved back, a message that fails again has another producer than its
+// dead letter is the append of a dead letter. No other topic, partition or generation of the
+// group has its producer, even if their names are similar, because all of them may share one
+// topic. After a group was moved back, a message that fails again has another producer than its
 // earlier dead letter, which an operator may have finished with.
 func (b *deadLetterWriter) letter(letter machine.Undeliverable, m *topicv1.TopicMessage) commitlog.Append {
 	headers := map[string]string{
@@ -118,7 +118,7 @@ func (b *deadLetterWriter) letter(letter machine.Undeliverable, m *topicv1.Topic
 		headers[HeaderFirst] = m.GetHeaders()[HeaderFirst]
 	}
 	maps.Copy(headers, without(m.GetHeaders(), headers))
-	m.Headers, m.ExpireTime, m.DeliverTime = headers, nil, nil // a letter waits for an operator, and for nothing else
+	m.Headers, m.ExpireTime, m.DeliverTime = headers, nil, nil // it waits for an operator only
 	part := b.part % len(b.to.Parts)                           // the topic may have been made again with more
 	source := b.from.Parts[b.part].Address
 	id := fmt.Sprintf("%d/%d/%d/%x", source.Topic, source.Number, b.group.Generation,
@@ -148,7 +148,7 @@ func without(headers, others map[string]string) map[string]string {
 	return rest
 }
 
-// deadLettered acknowledges letters that are stored.
+// deadLettered acknowledges dead letters that are stored.
 func (b *deadLetterWriter) deadLettered(list []machine.Undeliverable) {
 	p := b.from.Parts[b.part]
 	p.Do(func(m *machine.Machine) {
@@ -156,8 +156,8 @@ func (b *deadLetterWriter) deadLettered(list []machine.Undeliverable) {
 		if g == nil || g.Config().Generation != b.group.Generation {
 			return
 		}
-		for _, letter := range list {
-			g.MarkDeadLettered(letter.Position)
+		for _, deadLetter := range list {
+			g.MarkDeadLettered(deadLetter.Position)
 		}
 	})
 	p.Mark(b.group.Name())

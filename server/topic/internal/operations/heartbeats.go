@@ -15,7 +15,7 @@ import (
 
 // Times of heartbeats.
 const (
-	heartbeatsEvery   = time.Second // at which groups are looked at
+	heartbeatsEvery   = time.Second // at which groups are checked
 	heartbeatsTimeout = 5 * time.Second
 )
 
@@ -30,9 +30,9 @@ func (j *Jobs) runHeartbeats(ctx context.Context) {
 }
 
 type heartbeatWrite struct {
-	write store.Write
-	pulse *serving.Heartbeats
-	beats int64
+	write      store.Write
+	heartbeats *serving.Heartbeats
+	count      int64
 }
 
 func (j *Jobs) flushHeartbeats(ctx context.Context) {
@@ -46,7 +46,7 @@ func (j *Jobs) flushHeartbeats(ctx context.Context) {
 			}
 			var row table.Subscription
 			g.Heartbeats.Fill(&row)
-			due = append(due, heartbeatWrite{pulse: &g.Heartbeats, beats: row.Heartbeats, write: store.Write{
+			due = append(due, heartbeatWrite{heartbeats: &g.Heartbeats, count: row.Heartbeats, write: store.Write{
 				Op: store.OpUpdate, Key: table.SubscriptionKey(l.Name, g.Name()), Name: strconv.Itoa(len(due)),
 				Cond:   store.Exists().Eq(table.AttrGeneration, store.Int(g.Generation)),
 				Update: store.Update{Set: row.Heartbeat()},
@@ -92,7 +92,7 @@ func (j *Jobs) writeHeartbeats(ctx context.Context, due []heartbeatWrite) {
 		}
 		j.engine.Counters.HeartbeatWrites.Add(1)
 		for _, d := range due {
-			d.pulse.Stored(d.beats)
+			d.heartbeats.Stored(d.count)
 		}
 		return
 	}

@@ -33,7 +33,7 @@ type Jobs struct {
 	tasks            [kinds]*task
 	clockGuard       *clockGuard
 	backlog          int64 // after the last trim
-	seen             map[place]time.Time
+	seen             map[partitionPosition]time.Time
 	unopened         map[uint64]time.Time // topics that the survey could not open, and when it tries again
 	ages             ages
 	sizes            sizes // of Trim
@@ -41,9 +41,9 @@ type Jobs struct {
 	// take none, and a trim makes room.
 	unstored bool
 
-	mu      sync.Mutex
-	letters []*undeliverableJob
-	written chan struct{} // there are letters
+	mu          sync.Mutex
+	deadLetters []*undeliverableJob
+	written     chan struct{} // there are dead letters
 }
 
 // NewJobs makes Jobs that Run runs. They are the engine's Observer.
@@ -51,7 +51,7 @@ func NewJobs(c JobsConfig) *Jobs {
 	j := &Jobs{
 		cfg: c, engine: c.Engine, detector: storage.NewDetector(),
 		wake: make(chan struct{}, 1), written: make(chan struct{}, 1),
-		clockGuard: newClockGuard(c.Engine.Clock), seen: map[place]time.Time{},
+		clockGuard: newClockGuard(c.Engine.Clock), seen: map[partitionPosition]time.Time{},
 		unopened: map[uint64]time.Time{},
 		ages:     ages{firsts: map[commitlog.Partition]first{}}, sizes: sizes{of: map[commitlog.Partition]*sized{}},
 	}
@@ -71,7 +71,7 @@ func (j *Jobs) schedule() Schedule {
 	return s
 }
 
-// GroupActive says that a group has become active: detection looks at it as often as its timeout
+// GroupActive says that a group has become active: detection checks it as often as its timeout
 // wants.
 func (j *Jobs) GroupActive() {
 	select {

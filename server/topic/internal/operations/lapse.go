@@ -8,8 +8,8 @@ import (
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 )
 
-// lapseReads bounds the reads of the log for one look at what is over, of 1 MiB at most. A front that is known
-// takes none, so the next look continues with what is left.
+// lapseReads bounds the reads of the log for one check of what is over, of 1 MiB at most. A front that is
+// known takes none, so the next check continues with what is left.
 const lapseReads = 200
 
 // lapseAll settles what is over in the topics in use, at the front of each group: an expired message behind others is

@@ -85,7 +85,7 @@ func (k *monitorScan) found(f *topicv1.Finding, since time.Time) {
 	k.answer.Findings = append(k.answer.Findings, f)
 }
 
-// topic looks at a topic. One that is not in use is opened if it has messages.
+// topic checks a topic. One that is not in use is opened if it has messages.
 func (k *monitorScan) topic(ctx context.Context, t *storage.Topic) error {
 	some, err := k.holds(ctx, t)
 	if err != nil {
@@ -192,7 +192,7 @@ func (k *monitorScan) zero(ctx context.Context, l *serving.OpenTopic) error {
 	return err
 }
 
-// group looks at a subscription. Without l the topic has no messages. The caller holds the
+// group checks a subscription. Without l the topic has no messages. The caller holds the
 // topic's lock.
 func (k *monitorScan) group(t *storage.Topic, l *serving.OpenTopic, sub *storage.Subscription) {
 	row, members, pending := sub.Row, 0, int64(0)

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	lookEvery = time.Minute // at whether something is due, at most
-	openEach  = 100         // topics that a batch opens
+	checkEvery = time.Minute // at whether something is due, at most
+	openEach   = 100         // topics that a batch opens
 )
 
 // runRetention trims what need not be kept any more, and cleans subscriptions up.
@@ -28,10 +28,10 @@ func (j *Jobs) runRetention(ctx context.Context) {
 	j.tasks[Subscriptions].set(clean)
 	for {
 		every := j.schedule().Trim
-		if wait.For(ctx, min(lookEvery, every)) != nil {
+		if wait.For(ctx, min(checkEvery, every)) != nil {
 			return
 		}
-		j.rate.look(time.Now(), j.engine.Counters.Published.Load())
+		j.rate.observe(time.Now(), j.engine.Counters.Published.Load())
 		j.finishRemovals(ctx)
 		j.finishPurges(ctx)
 		j.follow(ctx)
@@ -120,7 +120,7 @@ func (j *Jobs) topics() []*storage.Topic {
 	return j.engine.Catalog.Topics("", j.engine.Catalog.Count(), func(t *storage.Topic) bool { return !t.View().Deleting })
 }
 
-// batch is what a trim does before it looks whether it has to stop.
+// batch is what a trim does before it checks whether it has to stop.
 type batch struct {
 	open     int   // topics that it may still open
 	messages int64 // that it may still remove
@@ -165,7 +165,7 @@ func (j *Jobs) trimAll(ctx context.Context, r *run) {
 	j.sizes.forget()
 }
 
-// retainTopic looks at a topic, and returns how many of its messages are older than their
+// retainTopic checks a topic, and returns how many of its messages are older than their
 // retention and still there. One that is not in use is opened only if it has something that
 // may have to go.
 func (j *Jobs) retainTopic(ctx context.Context, t *storage.Topic, b *batch, r *run) (kept int64, err error) {
@@ -190,7 +190,7 @@ func (j *Jobs) retainTopic(ctx context.Context, t *storage.Topic, b *batch, r *r
 	return kept, errors.Join(err, failed)
 }
 
-// retainAll looks at the partitions of a topic.
+// retainAll checks the partitions of a topic.
 func (j *Jobs) retainAll(ctx context.Context, l *serving.OpenTopic, b *batch, r *run) (kept int64, err error) {
 	age := shortest(l.View().Config)
 	for n, p := range l.Parts {
@@ -229,7 +229,7 @@ func (j *Jobs) aged(ctx context.Context, t *storage.Topic) (bool, error) {
 	return false, nil
 }
 
-// releaseZombies moves groups on whose place has not moved for so long that they no
+// releaseZombies moves groups on whose position has not moved for so long that they no
 // longer hold what is older.
 func (j *Jobs) releaseZombies(ctx context.Context, l *serving.OpenTopic, n int) error {
 	ttl := l.View().Config.GetZombieSubscriptionTtl().AsDuration()
@@ -320,7 +320,7 @@ func (j *Jobs) trim(ctx context.Context, l *serving.OpenTopic, n int) (removed, 
 	return removed, 0, errors.Join(err, j.engine.Catalog.PurgeDone(ctx, t, done))
 }
 
-// remove removes what lies before a limit, which is looked at once more. From that look on until it is gone,
+// remove removes what lies before a limit, which is checked once more. From that check on until it is gone,
 // groups that read in order of key get nothing of it. It returns the limit that was in force, and where the
 // partition begins then.
 func (j *Jobs) remove(

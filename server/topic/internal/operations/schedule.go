@@ -6,13 +6,13 @@ import "time"
 type Schedule struct {
 	Name string
 	Trim time.Duration // from the beginning of a trim to that of the next one
-	// Batch is how many messages a trim removes, about, before it looks whether it has to
+	// Batch is how many messages a trim removes, about, before it checks whether it has to
 	// stop. All removable messages of a partition are removed at once, regardless of their
 	// number.
 	Batch int64
 	Pause time.Duration // after a full batch, before the next one
-	// Detection is the longest time from one look at the groups to the next one; groups with
-	// short timeouts are looked at sooner.
+	// Detection is the longest time from one check of the groups to the next one; groups with
+	// short timeouts are checked sooner.
 	Detection time.Duration
 	Keep      time.Duration // of subscriptions that have ended
 }

@@ -66,8 +66,8 @@ func TestRate(t *testing.T) {
 	var r rate
 	at := time.Unix(0, 0)
 	for i, count := range []int64{0, 600, 600, 60_600} {
-		r.look(at.Add(time.Duration(i)*time.Minute), count)
+		r.observe(at.Add(time.Duration(i)*time.Minute), count)
 	}
-	r.look(at.Add(3*time.Minute+time.Second), 1e9) // too soon to say
+	r.observe(at.Add(3*time.Minute+time.Second), 1e9) // too soon to say
 	testkit.Equal(t, "a second", r.value(), 1000.0)
 }

@@ -13,10 +13,10 @@ import (
 
 const (
 	meterEvery = 5 * time.Second // at which it is looked how fast groups with members are
-	surveyEach = 3               // such looks all topics are surveyed
+	surveyEach = 3               // such checks all topics are surveyed
 )
 
-// runSurvey looks at all topics for metrics: a scrape must not wait for a topic that is being
+// runSurvey checks all topics for metrics: a scrape must not wait for a topic that is being
 // changed.
 func (j *Jobs) runSurvey(ctx context.Context) {
 	for n := 1; wait.For(ctx, meterEvery) == nil; n++ {
@@ -35,7 +35,8 @@ func (j *Jobs) runSurvey(ctx context.Context) {
 // surveyOpens is how many topics a survey opens, and surveyReads how many batches it reads, at most.
 const surveyOpens, surveyReads = 20, 500
 
-// survey counts subscriptions, looks how far groups are behind, and for what is kept in memory.
+// survey counts subscriptions, measures how far groups are behind and what is kept in
+// memory.
 func (j *Jobs) survey(ctx context.Context) {
 	states := map[storage.State]int64{}
 	opens := surveyOpens
@@ -57,7 +58,7 @@ func (j *Jobs) survey(ctx context.Context) {
 	g.Cancelled.Store(states[storage.Cancelled])
 	var tracked int64
 	var overdue time.Duration
-	o := oldest{jobs: j, seen: map[place]time.Time{}, reads: surveyReads}
+	o := oldest{jobs: j, seen: map[partitionPosition]time.Time{}, reads: surveyReads}
 	j.each(func(l *serving.OpenTopic) {
 		for _, p := range l.Parts {
 			p.Do(func(m *machine.Machine) { tracked += m.Tracked() })
@@ -104,22 +105,22 @@ func (j *Jobs) unseen(t *storage.Topic) bool {
 	return false
 }
 
-// place is a position of a partition.
-type place struct {
+// partitionPosition is a position of a partition.
+type partitionPosition struct {
 	*serving.Partition
 	position int64
 }
 
-// oldest looks when the oldest messages were stored that groups have to do. A batch that is not in
+// oldest finds when the oldest messages were stored that groups have to do. A batch that is not in
 // memory is read once.
 type oldest struct {
 	jobs  *Jobs
-	seen  map[place]time.Time
+	seen  map[partitionPosition]time.Time
 	reads int // that are left
 }
 
-// observe looks how far a group is behind. If that takes more reads than are left, its metrics stay
-// as they are until the next survey, which looks at the groups in another order.
+// observe measures how far a group is behind. If that takes more reads than are left, its metrics
+// stay as they are until the next survey, which checks the groups in another order.
 func (o *oldest) observe(ctx context.Context, l *serving.OpenTopic, g *serving.Group) {
 	var lag int64
 	var first time.Time
@@ -148,7 +149,7 @@ func (o *oldest) of(ctx context.Context, l *serving.OpenTopic, p *serving.Partit
 		if !ok || !at.IsZero() {
 			return at, true
 		}
-		at, known := o.stored(ctx, l, place{p, position})
+		at, known := o.stored(ctx, l, partitionPosition{p, position})
 		if !known || !at.After(o.jobs.engine.Clock()) {
 			return at, known
 		}
@@ -156,7 +157,7 @@ func (o *oldest) of(ctx context.Context, l *serving.OpenTopic, p *serving.Partit
 }
 
 // stored returns when a message could be delivered first, zero if the log does not say; false if no read is left.
-func (o *oldest) stored(ctx context.Context, l *serving.OpenTopic, at place) (time.Time, bool) {
+func (o *oldest) stored(ctx context.Context, l *serving.OpenTopic, at partitionPosition) (time.Time, bool) {
 	when, known := o.seen[at]
 	if !known {
 		when, known = o.jobs.seen[at]
@@ -187,11 +188,11 @@ type rate struct {
 	now   float64 // a second
 }
 
-func (r *rate) look(at time.Time, count int64) {
+func (r *rate) observe(at time.Time, count int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	took := at.Sub(r.at)
-	if !r.at.IsZero() && took < lookEvery/2 {
+	if !r.at.IsZero() && took < checkEvery/2 {
 		return
 	}
 	if !r.at.IsZero() {

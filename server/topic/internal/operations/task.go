@@ -30,7 +30,7 @@ const stopTime = 30 * time.Second
 type JobReport struct {
 	Began   time.Time
 	Took    time.Duration
-	Topics  int64  // looked at
+	Topics  int64  // checked
 	Done    int64  // messages removed, groups marked dead, or subscriptions deleted
 	Failed  int64  // topics or groups for which it failed
 	Problem string // why it did nothing, or what failed first
@@ -185,11 +185,11 @@ func (j *Jobs) Trims() (runs int64, took time.Duration) {
 }
 
 // Slowest returns how long the longest of the jobs' last runs took.
-func (j *Jobs) Slowest() (most time.Duration) {
+func (j *Jobs) Slowest() (limit time.Duration) {
 	for _, t := range j.tasks {
 		t.mu.Lock()
-		most = max(most, t.last.Took)
+		limit = max(limit, t.last.Took)
 		t.mu.Unlock()
 	}
-	return most
+	return limit
 }

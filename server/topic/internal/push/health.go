@@ -57,7 +57,7 @@ func (h *health) paused(now time.Time) bool {
 	return now.Before(h.until())
 }
 
-// works records that the webhook has looked at a message. The window grows with each, so it doubles in the time of a
+// works records that the webhook has checked a message. The window grows with each, so it doubles in the time of a
 // request. It reports whether that ended a failure. A pause that the webhook has requested stays in force:
 //
 //  1. Two requests are under way. The webhook answers one with 429, and asks for an hour without messages.

@@ -19,7 +19,7 @@ const (
 	taken       verdict = iota // the message is acknowledged
 	rejected                   // the message failed, the webhook works
 	failed                     // the message or the webhook failed
-	unavailable                // the webhook failed, and the message was not looked at
+	unavailable                // the webhook failed, and the message was not checked
 	gone                       // the webhook wants nothing any more
 	aborted                    // nothing is known: the worker stops, or the address has no room for a connection
 )

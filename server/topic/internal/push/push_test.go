@@ -113,7 +113,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// The window begins with one message, and grows by one with each that the webhook has looked at, up to its most.
+// The window begins with one message, and grows by one with each that the webhook has checked, up to its most.
 func TestWindowGrows(t *testing.T) {
 	h, now := newHealth(), time.Now()
 	for i := range MaxInFlight + 3 {
@@ -228,7 +228,7 @@ func TestRejectionsDoNotSlow(t *testing.T) {
 // A host has so many requests, a principal and a process as well; what waits for one host takes no place of
 // another, what waits of one principal none of another, and one that ends makes room. Names without requests
 // are forgotten.
-func TestPlacesOfRequests(t *testing.T) {
+func TestSlotsOfRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSender(nil, time.Now)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -267,7 +267,7 @@ func TestPlacesOfRequests(t *testing.T) {
 		synctest.Wait()
 		close(release)
 		synctest.Wait()
-		testkit.Equal(t, "names", len(s.principals.of)+len(s.hosts.of)+len(s.all.of), 0)
+		testkit.Equal(t, "names", len(s.principals.byName)+len(s.hosts.byName)+len(s.all.byName), 0)
 	})
 }
 

@@ -48,33 +48,33 @@ type Sender struct {
 	clock func() time.Time
 	limit time.Duration // of a request
 
-	principals, hosts, all *places
+	principals, hosts, all *slots
 }
 
-// places bound the requests for each of several names.
-type places struct {
-	most int
+// slots bound the requests for each of several names.
+type slots struct {
+	limit int
 
-	mu sync.Mutex
-	of map[string]*named
+	mu     sync.Mutex
+	byName map[string]*named
 }
 
 // named are the requests for a name.
 type named struct {
-	places chan struct{}
-	users  int // that have a place, or wait for one
+	slots chan struct{}
+	users int // that have a slot, or wait for one
 }
 
 // NewSender makes a Sender.
 func NewSender(d Doer, clock func() time.Time) *Sender {
-	of := func(most int) *places { return &places{most: most, of: map[string]*named{}} }
+	of := func(limit int) *slots { return &slots{limit: limit, byName: map[string]*named{}} }
 	return &Sender{Doer: d, clock: clock, limit: requestTime, principals: of(PerPrincipal), hosts: of(PerHost),
 		all: of(MaxRequests)}
 }
 
-// enter waits for a place for a request to a host, for a webhook of a principal; empty: of one without a bound.
+// enter waits for a slot for a request to a host, for a webhook of a principal; empty: of one without a bound.
 // It takes one of the principal first, then one of the host, then one of all: requests that wait for a host
-// take no place that another host could use, and those of a principal none that another one could use. It
+// take no slot that another host could use, and those of a principal none that another one could use. It
 // reports false if ctx ends before.
 func (s *Sender) enter(ctx context.Context, principal, host string) (leave func(), ok bool) {
 	var taken []func()
@@ -84,7 +84,7 @@ func (s *Sender) enter(ctx context.Context, principal, host string) (leave func(
 		}
 	}
 	for _, in := range []struct {
-		*places
+		*slots
 		name string
 	}{{s.principals, principal}, {s.hosts, host}, {s.all, "all"}} {
 		if in.name == "" {
@@ -100,13 +100,13 @@ func (s *Sender) enter(ctx context.Context, principal, host string) (leave func(
 	return leave, true
 }
 
-// enter waits for a place of a name.
-func (p *places) enter(ctx context.Context, name string) (leave func(), ok bool) {
+// enter waits for a slot of a name.
+func (p *slots) enter(ctx context.Context, name string) (leave func(), ok bool) {
 	p.mu.Lock()
-	n := p.of[name]
+	n := p.byName[name]
 	if n == nil {
-		n = &named{places: make(chan struct{}, p.most)}
-		p.of[name] = n
+		n = &named{slots: make(chan struct{}, p.limit)}
+		p.byName[name] = n
 	}
 	n.users++
 	p.mu.Unlock()
@@ -114,12 +114,12 @@ func (p *places) enter(ctx context.Context, name string) (leave func(), ok bool)
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if n.users--; n.users == 0 {
-			delete(p.of, name)
+			delete(p.byName, name)
 		}
 	}
 	select {
-	case n.places <- struct{}{}:
-		return func() { <-n.places; gone() }, true
+	case n.slots <- struct{}{}:
+		return func() { <-n.slots; gone() }, true
 	case <-ctx.Done():
 		gone()
 		return nil, false
@@ -135,7 +135,7 @@ func hostOf(raw string) string {
 	return strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
 }
 
-// post sends one request, for which the caller has a place.
+// post sends one request, for which the caller has a slot.
 func (s *Sender) post(ctx context.Context, t Target, id string, body []byte) outcome {
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, s.limit)

@@ -80,7 +80,7 @@ func (w *Worker) Run(ctx, stop context.Context) {
 	defer cancel()
 	defer w.requests.Wait()
 	defer context.AfterFunc(ctx, stopped)()
-	// One message at a time is asked for, and gets its place before the next one is. So a group of large messages
+	// One message at a time is asked for, and gets its slot before the next one is. So a group of large messages
 	// has at most one in memory, not decoded, beside those whose requests are under way.
 	for w.await(stop) {
 		e, err := w.cfg.Session.Receive(stop, 1)
@@ -140,7 +140,7 @@ func (w *Worker) await(stop context.Context) bool {
 	return false
 }
 
-// start waits for a place for the message of a delivery, and sends it then.
+// start waits for a slot for the message of a delivery, and sends it then.
 func (w *Worker) start(ctx, stop context.Context, d *serving.Delivery) {
 	leave, ok := w.cfg.Sender.enter(stop, w.cfg.Principal, hostOf(w.cfg.Target().URL))
 	if !ok {
@@ -174,7 +174,7 @@ func (w *Worker) send(ctx context.Context, m message) (o outcome, unfit string) 
 	if m.message == nil {
 		return o, "the message cannot be read"
 	}
-	if w.health.paused(w.cfg.Clock()) { // it waited for its place, and others have failed meanwhile
+	if w.health.paused(w.cfg.Clock()) { // it waited for its slot, and others have failed meanwhile
 		return outcome{verdict: aborted}, ""
 	}
 	body, err := bodies.Marshal(&topicv1.PushedMessage{Topic: w.cfg.Topic, Group: w.cfg.Group, Attempt: m.attempt,

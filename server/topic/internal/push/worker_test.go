@@ -89,7 +89,7 @@ func ok() *http.Response {
 }
 
 // The webhooks of one principal, which all hang, take no place of another principal. Of a group that waits for a
-// place, one message waits, and the session keeps the others.
+// slot, one message waits, and the session keeps the others.
 func TestWebhooksOfAPrincipalThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hanging atomic.Int64

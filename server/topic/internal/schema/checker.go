@@ -202,15 +202,15 @@ func (c *checker) parse(payload []byte, json bool) error {
 func spaced(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // clipped bounds a text, which may repeat what the caller has sent.
-func clipped(s string, most int) string {
+func clipped(s string, limit int) string {
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return unicode.ReplacementChar
 		}
 		return r
 	}, strings.ToValidUTF8(s, string(unicode.ReplacementChar)))
-	if len(s) <= most {
+	if len(s) <= limit {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "..."
+	return strings.ToValidUTF8(s[:limit], "") + "..."
 }

@@ -52,7 +52,7 @@ type Backfills struct {
 	engine   *Engine
 	Live     pace.Window // publishes
 	Counters BackfillCounters
-	kick     chan struct{}
+	wake     chan struct{}
 
 	mu    sync.Mutex
 	tasks map[key]*task
@@ -72,8 +72,8 @@ type task struct {
 
 	// Used by Run alone.
 	due    time.Time
-	pause  time.Duration // until it is looked at again, when nothing happens
-	before int64         // left when it was looked at last
+	pause  time.Duration // until it is checked again, when nothing happens
+	before int64         // left when it was checked last
 	misses int           // writes of the row in turn that failed
 	noted  time.Time     // when the row was written last
 	upTo   int64         // processed then
@@ -88,7 +88,7 @@ type task struct {
 }
 
 func newBackfills(e *Engine) *Backfills {
-	return &Backfills{engine: e, kick: make(chan struct{}, 1), tasks: map[key]*task{}}
+	return &Backfills{engine: e, wake: make(chan struct{}, 1), tasks: map[key]*task{}}
 }
 
 // Running is the number of backfills that run.
@@ -221,7 +221,7 @@ func (r *Backfills) add(l *OpenTopic, sub *storage.Subscription, b *topicv1.Back
 	r.tasks[k] = t
 	r.mu.Unlock()
 	select {
-	case r.kick <- struct{}{}:
+	case r.wake <- struct{}{}:
 	default:
 	}
 }
@@ -244,15 +244,15 @@ func (r *Backfills) drop(k key, t *task) {
 
 // Await returns when the backfill of a group does not run any more, when no member takes
 // its messages, after a time, or with the context.
-func (r *Backfills) Await(ctx context.Context, l *OpenTopic, group string, most time.Duration) {
+func (r *Backfills) Await(ctx context.Context, l *OpenTopic, group string, limit time.Duration) {
 	t := r.task(l.Topic, group)
 	if t == nil {
 		return
 	}
-	over := time.NewTimer(most)
+	over := time.NewTimer(limit)
 	defer over.Stop()
-	look := time.NewTicker(5 * backfillTick)
-	defer look.Stop()
+	ticker := time.NewTicker(5 * backfillTick)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-t.ended:
@@ -261,7 +261,7 @@ func (r *Backfills) Await(ctx context.Context, l *OpenTopic, group string, most 
 			return
 		case <-ctx.Done():
 			return
-		case <-look.C:
+		case <-ticker.C:
 			if g := l.Group(group); g == nil || g.Members() == 0 ||
 				g.State() != topicv1.SubscriptionState_SUBSCRIPTION_STATE_ACTIVE {
 				return

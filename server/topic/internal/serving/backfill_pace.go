@@ -53,18 +53,18 @@ func newPace(l *topicv1.BackfillLimits) pace.Pace {
 
 // split divides up to most over partitions, in proportion to what each has, and all of it
 // if all have together less.
-func split(most int64, has []int64) []int64 {
+func split(limit int64, has []int64) []int64 {
 	var sum int64
 	for _, n := range has {
 		sum += n
 	}
-	if most < 0 || sum <= most {
+	if limit < 0 || sum <= limit {
 		return slices.Clone(has)
 	}
 	parts := make([]int64, len(has))
-	rest := most
+	rest := limit
 	for i, n := range has {
-		parts[i] = int64(float64(n) / float64(sum) * float64(most))
+		parts[i] = int64(float64(n) / float64(sum) * float64(limit))
 		parts[i] = min(parts[i], n, rest)
 		rest -= parts[i]
 	}

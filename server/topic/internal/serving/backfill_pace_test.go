@@ -55,16 +55,16 @@ func TestSplit(t *testing.T) {
 			}
 			sum += has[i]
 		}
-		most := rng.Int64N(1<<rng.IntN(41)) - 1
-		parts, got := split(most, has), int64(0)
+		limit := rng.Int64N(1<<rng.IntN(41)) - 1
+		parts, got := split(limit, has), int64(0)
 		for i := range parts {
 			if parts[i] < 0 || parts[i] > has[i] {
-				t.Fatalf("%d of %v: %v", most, has, parts)
+				t.Fatalf("%d of %v: %v", limit, has, parts)
 			}
 			got += parts[i]
 		}
-		if want := min(sum, most); most >= 0 && got != want || most < 0 && got != sum {
-			t.Fatalf("%d of %v: %v, together %d", most, has, parts, got)
+		if want := min(sum, limit); limit >= 0 && got != want || limit < 0 && got != sum {
+			t.Fatalf("%d of %v: %v, together %d", limit, has, parts, got)
 		}
 	}
 }

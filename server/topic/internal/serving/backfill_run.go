@@ -29,13 +29,13 @@ func (r *Backfills) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.kick:
+		case <-r.wake:
 		case <-timer.C:
 		}
 	}
 }
 
-// round looks at the backfills that are due, and returns when the next one is.
+// round checks the backfills that are due, and returns when the next one is.
 func (r *Backfills) round(ctx context.Context) time.Duration {
 	r.mu.Lock()
 	list := make([]*task, 0, len(r.tasks))
@@ -60,7 +60,7 @@ func (r *Backfills) round(ctx context.Context) time.Duration {
 	return next
 }
 
-// step looks at a backfill, and returns when to look again.
+// step checks a backfill, and returns when to check again.
 func (r *Backfills) step(ctx context.Context, t *task, p95 time.Duration) time.Duration {
 	if t.why != "" {
 		return r.settle(ctx, t, t.why)
@@ -99,15 +99,15 @@ func (r *Backfills) step(ctx context.Context, t *task, p95 time.Duration) time.D
 	return min(t.pause, max(backfillTick, t.pace.Due(now)))
 }
 
-// release lets the next messages go, if it is time, in the partitions that have handed out
+// release lets the next messages go, if it is time, in the partitions that have delivered
 // what they may. It reports whether it did.
 func (r *Backfills) release(t *task, list []machine.History, p95 time.Duration) bool {
-	most := make([]int64, len(list))
+	limit := make([]int64, len(list))
 	var sum int64
 	for i := range list {
 		if list[i].Allowed == 0 && list[i].Delivers {
-			most[i] = list[i].Untaken
-			sum += most[i]
+			limit[i] = list[i].Untaken
+			sum += limit[i]
 		}
 	}
 	r.mu.Lock()
@@ -125,7 +125,7 @@ func (r *Backfills) release(t *task, list []machine.History, p95 time.Duration) 
 		r.Counters.Slowed.Add(1)
 	}
 	g := t.l.Group(t.group)
-	for i, share := range split(n, most) {
+	for i, share := range split(n, limit) {
 		if share > 0 && g != nil {
 			_ = g.DoIn(i, func(h *machine.GroupState) error { // it has no error of its own
 				if h.History().Number == t.row.GetNumber() {

@@ -110,11 +110,11 @@ func (r *Backfills) begin(ctx context.Context, l *OpenTopic, sub *storage.Subscr
 			}
 		})
 	}
-	most := b.GetMaxMessages()
-	if most >= 0 { // of those that a backfill has that is continued, some are done or under way
-		most = max(0, most-b.GetProcessed()-leftOf(histories(l, sub.Group)))
+	limit := b.GetMaxMessages()
+	if limit >= 0 { // of those that a backfill has that is continued, some are done or under way
+		limit = max(0, limit-b.GetProcessed()-leftOf(histories(l, sub.Group)))
 	}
-	shares := split(most, wanted)
+	shares := split(limit, wanted)
 	var got, sum int64
 	err := l.Group(sub.Group).Do(func(n int, h *machine.GroupState) error {
 		given, err := h.BeginBackfill(machine.Backfill{

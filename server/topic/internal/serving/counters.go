@@ -36,7 +36,7 @@ type Counters struct {
 	Gauges          Gauges
 }
 
-// Gauges are what a look at all topics found, for metrics.
+// Gauges are what a scan of all topics found, for metrics.
 type Gauges struct {
 	Active, Paused, Dead, Cancelled atomic.Int64 // subscriptions
 	// Overdue is for how long a lease has been over, or a retry due, at most, without being

@@ -183,8 +183,8 @@ func (o *idIndex) knows(messages []*commitlog.Message, now int64) bool {
 	})
 }
 
-// Placed is where a message of a publish stands. Replayed: it was stored before.
-type Placed struct {
+// MessagePosition is where a message of a publish stands. Replayed: it was stored before.
+type MessagePosition struct {
 	Position int64
 	Replayed bool
 }
@@ -295,7 +295,7 @@ var errManyIDs = refusal.New(refusal.TooMany, "more messages with a deduplicatio
 // again.
 func (p *Publisher) Publish(
 	ctx context.Context, l *OpenTopic, appends []commitlog.Append, terms *Terms,
-) ([][]Placed, error) {
+) ([][]MessagePosition, error) {
 	hasID := func(m *commitlog.Message) bool { return m.GetDeduplicationId() != "" }
 	if slices.ContainsFunc(appends, func(a commitlog.Append) bool { return slices.ContainsFunc(a.Messages, hasID) }) {
 		return p.publishIDs(ctx, l, appends, terms)
@@ -304,19 +304,19 @@ func (p *Publisher) Publish(
 	if err != nil {
 		return nil, err
 	}
-	places := make([][]Placed, len(appends))
+	positions := make([][]MessagePosition, len(appends))
 	for i, a := range appends {
-		places[i] = make([]Placed, len(a.Messages))
-		for j := range places[i] {
-			places[i][j] = Placed{done[i].Base + int64(j), done[i].Replayed}
+		positions[i] = make([]MessagePosition, len(a.Messages))
+		for j := range positions[i] {
+			positions[i][j] = MessagePosition{done[i].Base + int64(j), done[i].Replayed}
 		}
 	}
-	return places, nil
+	return positions, nil
 }
 
 func (p *Publisher) publishIDs(
 	ctx context.Context, l *OpenTopic, appends []commitlog.Append, terms *Terms,
-) ([][]Placed, error) {
+) ([][]MessagePosition, error) {
 	c := &claim{ended: make(chan struct{})}
 	defer c.end()
 	copies, own := make([][]*identified, len(appends)), make([][]*identified, len(appends))
@@ -358,22 +358,22 @@ func (p *Publisher) publishIDs(
 			return nil, err
 		}
 	}
-	return place(copies, own, done, p.engine.Clock().UnixMilli()), nil
+	return positionsOf(copies, own, done, p.engine.Clock().UnixMilli()), nil
 }
 
-// place says where messages stand: those that were stored now, by batch, and those that are repetitions.
-func place(copies, own [][]*identified, done []commitlog.Appended, now int64) [][]Placed {
-	places := make([][]Placed, len(copies))
+// positionsOf says where messages stand: those that were stored now, by batch, and those that are repetitions.
+func positionsOf(copies, own [][]*identified, done []commitlog.Appended, now int64) [][]MessagePosition {
+	positions := make([][]MessagePosition, len(copies))
 	for i := range copies {
-		places[i] = make([]Placed, len(copies[i]))
+		positions[i] = make([]MessagePosition, len(copies[i]))
 		var next int64
 		for j, m := range own[i] {
 			if copies[i][j] != nil {
 				continue
 			}
-			places[i][j].Position = done[0].Base + next
+			positions[i][j].Position = done[0].Base + next
 			if next++; m != nil {
-				m.position, m.at = places[i][j].Position, now
+				m.position, m.at = positions[i][j].Position, now
 			}
 		}
 		if next > 0 {
@@ -381,11 +381,11 @@ func place(copies, own [][]*identified, done []commitlog.Appended, now int64) []
 		}
 		for j, m := range copies[i] {
 			if m != nil {
-				places[i][j] = Placed{m.position, true}
+				positions[i][j] = MessagePosition{m.position, true}
 			}
 		}
 	}
-	return places
+	return positions
 }
 
 // claim claims the ids of a batch. When too many ids are cached, it drops the expired ids of all topics. Those of
@@ -393,7 +393,7 @@ func place(copies, own [][]*identified, done []commitlog.Appended, now int64) []
 func (p *Publisher) claim(
 	ctx context.Context, c *claim, l *OpenTopic, a commitlog.Append,
 ) (copies, own []*identified, err error) {
-	o, looked := &l.Parts[a.Partition.Number].ids, false
+	o, expiredAll := &l.Parts[a.Partition.Number].ids, false
 	for {
 		now := p.engine.Clock()
 		if err := o.load(ctx, p.engine.Log, a.Partition, now); err != nil {
@@ -403,8 +403,8 @@ func (p *Publisher) claim(
 		copies, own, err = c.take(ctx, o, a.Messages, now.UnixMilli())
 		switch {
 		case errors.Is(err, errNotLoaded):
-		case errors.Is(err, errManyIDs) && !looked:
-			looked = true
+		case errors.Is(err, errManyIDs) && !expiredAll:
+			expiredAll = true
 			for _, other := range p.engine.Topics.All() {
 				for _, part := range other.Parts {
 					part.ids.expire(now)

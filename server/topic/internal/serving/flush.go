@@ -49,13 +49,13 @@ type Flusher struct {
 	callers int   // that were admitted
 	behind  int64 // acknowledgements since the last write that no caller waits for
 	lost    error // another process has the topics
-	kick    chan struct{}
+	wake    chan struct{}
 	writing sync.Mutex // held while rows are written
 }
 
 // NewFlusher makes a Flusher that writes under an epoch. Run writes.
 func NewFlusher(s store.Store, epoch int64, clock func() time.Time, logger *slog.Logger) *Flusher {
-	return &Flusher{store: s, epoch: epoch, clock: clock, logger: logger, kick: make(chan struct{}, 1)}
+	return &Flusher{store: s, epoch: epoch, clock: clock, logger: logger, wake: make(chan struct{}, 1)}
 }
 
 // Show makes a log show how far groups have come, by what is stored of it. It is called
@@ -138,7 +138,7 @@ func (f *Flusher) Count(n int64) {
 // marked partitions: these need no other write.
 func (f *Flusher) nowLocked() {
 	select {
-	case f.kick <- struct{}{}:
+	case f.wake <- struct{}{}:
 	default:
 	}
 }
@@ -189,7 +189,7 @@ func (f *Flusher) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return f.last(context.WithoutCancel(ctx))
 		case <-tick.C:
-		case <-f.kick:
+		case <-f.wake:
 		}
 		for n := 0; ; n++ {
 			err := f.write(ctx)
@@ -231,7 +231,7 @@ func (f *Flusher) write(ctx context.Context) error {
 	dirty, waiting, behind := f.dirty, f.waiting, f.behind
 	f.dirty, f.waiting, f.behind = nil, nil, 0
 	select {
-	case <-f.kick:
+	case <-f.wake:
 	default:
 	}
 	f.mu.Unlock()
@@ -403,8 +403,8 @@ func (p *Partition) cursor(g *machine.GroupState, epoch int64, now time.Time) (s
 	if s == nil || s.version == version {
 		return store.Write{}, nil, false
 	}
-	moved, place, floor := s.movedAt, g.Place(), g.Floor()
-	if place != s.place {
+	moved, progress, floor := s.movedAt, g.ProgressMark(), g.Floor()
+	if progress != s.progress {
 		moved = now
 	}
 	row := table.Cursor{Epoch: epoch, State: g.AppendCursor(nil), At: now.UnixMilli(), MovedAt: moved.UnixMilli()}
@@ -418,7 +418,7 @@ func (p *Partition) cursor(g *machine.GroupState, epoch int64, now time.Time) (s
 			}
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			s.version, s.place, s.movedAt, s.refused = version, place, moved, false
+			s.version, s.progress, s.movedAt, s.refused = version, progress, moved, false
 		}, true
 }
 
@@ -431,7 +431,7 @@ func (p *Partition) First(group string) store.Write {
 	row := table.Cursor{
 		Epoch: p.cfg.Flusher.epoch, State: g.AppendCursor(nil), At: now.UnixMilli(), MovedAt: now.UnixMilli(),
 	}
-	p.saved[group] = &saved{version: g.Version(), place: g.Place(), movedAt: now}
+	p.saved[group] = &saved{version: g.Version(), progress: g.ProgressMark(), movedAt: now}
 	return store.Write{
 		Op: store.OpPut, Item: row.Item(), Name: "cursor",
 		Key: table.CursorKey(int64(p.Address.Topic), p.Address.Number, group, g.Config().Generation),

@@ -31,7 +31,7 @@ type GroupConfig struct {
 	Durable func() bool
 	// Undeliverable is called with messages of a partition that failed too often. It does not
 	// wait.
-	Undeliverable func(g *Group, part int, letters []machine.Undeliverable)
+	Undeliverable func(g *Group, part int, deadLetters []machine.Undeliverable)
 	// Failed is called with an error of the log that stops the deliveries for a moment.
 	Failed func(error)
 }
@@ -50,7 +50,7 @@ type Group struct {
 
 	mu       sync.Mutex
 	sessions map[string]*Session // by member
-	places   *Places             // that they take
+	limit    *PrincipalLimit     // that they take
 	keyOrder atomic.Bool         // one message of a key at a time
 	waiting  []*Session
 	state    topicv1.SubscriptionState
@@ -68,7 +68,7 @@ type part struct {
 	ready   atomic.Bool // Next may have something to do
 	blocked atomic.Bool // Next stopped for lack of credits or room: a member that settles changes that
 
-	front int64 // floor of the group at the last look for what is over; guarded by the partition's lock
+	front int64 // floor of the group at the last check for what is over; guarded by the partition's lock
 
 	mu    sync.Mutex
 	timer Timer
@@ -83,7 +83,7 @@ func NewGroup(c GroupConfig, state topicv1.SubscriptionState) *Group {
 	}
 	g := &Group{
 		cfg: c, parts: make([]part, len(c.Parts)), sessions: map[string]*Session{}, state: state,
-		places: memberPlaces(c.Name),
+		limit: memberLimit(c.Name),
 	}
 	g.keyOrder.Store(c.KeyOrder)
 	g.quota = machine.NewQuota(c.MaxInFlight, g.wakeBlocked)
@@ -119,7 +119,7 @@ func (g *Group) wakeBlocked() {
 	}
 }
 
-// wakeOne wakes a session that waits: it hands out for all. One that does not wait looks
+// wakeOne wakes a session that waits: it delivers for all. One that does not wait looks
 // before it does.
 func (g *Group) wakeOne() {
 	g.mu.Lock()
@@ -156,7 +156,7 @@ func (g *Group) wait(s *Session) bool {
 	return true
 }
 
-// stopWait ends what wait began. If the session was woken to hand out messages, it wakes
+// stopWait ends what wait began. If the session was woken to deliver messages, it wakes
 // another session to do so.
 func (g *Group) stopWait(s *Session) {
 	g.mu.Lock()
@@ -191,23 +191,23 @@ func (g *Group) stopWaiting(s *Session) {
 	}
 }
 
-// pump hands out what the partitions have, up to about limit messages of each. Only one
+// pump delivers what the partitions have, up to about limit messages of each. Only one
 // session of a group does so at a time.
 func (g *Group) pump(ctx context.Context, limit int) {
 	for g.anyReady() && ctx.Err() == nil && g.held.Load() == 0 {
 		if !g.pumping.TryLock() {
 			return // the session that pumps checks again
 		}
-		handed := 0
+		delivered := 0
 		for i := range g.parts {
 			n := (g.first + i) % len(g.parts)
 			if g.parts[n].ready.Swap(false) {
-				handed += g.next(ctx, n, limit)
+				delivered += g.next(ctx, n, limit)
 			}
 		}
 		g.first++
 		g.pumping.Unlock()
-		if handed > 0 {
+		if delivered > 0 {
 			if g.anyReady() {
 				g.wakeOne() // another session continues: this one has messages to process
 			}
@@ -216,14 +216,14 @@ func (g *Group) pump(ctx context.Context, limit int) {
 	}
 }
 
-// next hands out messages of a partition.
-func (g *Group) next(ctx context.Context, n, limit int) (handed int) {
+// next delivers messages of a partition.
+func (g *Group) next(ctx context.Context, n, limit int) (delivered int) {
 	p := &g.parts[n]
-	p.blocked.Store(true) // also what is acknowledged before it is known why Next stops is looked at
+	p.blocked.Store(true) // also what is acknowledged before it is known why Next stops is checked
 	lost := func(list []machine.Lost) { g.lose(int32(n), list) }
 	h, err := g.cfg.Parts[n].Next(ctx, g.cfg.Name, limit, lost, func(pieces []machine.Piece) {
 		for i := range pieces {
-			handed += pieces[i].To - pieces[i].From
+			delivered += pieces[i].To - pieces[i].From
 		}
 		g.deliver(int32(n), pieces)
 	})
@@ -233,12 +233,12 @@ func (g *Group) next(ctx context.Context, n, limit int) (handed int) {
 	g.arm(n, h.Wake)
 	if err != nil && ctx.Err() != nil {
 		p.ready.Store(true) // for another session
-		return handed
+		return delivered
 	}
 	if err != nil {
 		g.cfg.Failed(err)
 		g.arm(n, g.cfg.Clock().Add(pauseAfterError))
-		return handed
+		return delivered
 	}
 	if h.Wait.Reason != machine.Credits && h.Wait.Reason != machine.Full {
 		p.blocked.Store(false)
@@ -246,34 +246,34 @@ func (g *Group) next(ctx context.Context, n, limit int) (handed int) {
 	if h.Wait.Reason == machine.Limit || h.Wait.Reason == machine.Fetch {
 		p.ready.Store(true)
 	}
-	return handed
+	return delivered
 }
 
 // pauseAfterError is how long deliveries of a partition stop that cannot be read.
 const pauseAfterError = time.Second
 
 // do calls f with the machine's group in a partition, if it is there, does what is due, notifies
-// members of what they lost by both, passes letters on, and sets the timer for what the group has to
-// do next. It returns how many messages were due.
+// members of what they lost by both, passes dead letters on, and sets the timer for what the group
+// has to do next. It returns how many messages were due.
 //
 // Members are notified under the partition's lock. After it the next pump may deliver the same
 // positions to the same member again, and lose would take that delivery out of its queue.
 func (g *Group) do(n int, f func(h *machine.GroupState)) (done int64) {
 	p := g.cfg.Parts[n]
-	var letters []machine.Undeliverable
+	var deadLetters []machine.Undeliverable
 	var woken machine.Woken
 	p.Do(func(m *machine.Machine) {
 		if h := m.Group(g.cfg.Name); h != nil {
 			f(h)
 			woken = h.Wake(g.cfg.Clock())
 			g.lose(int32(n), m.TakeLost(nil))
-			letters = h.TakeUndeliverable(nil)
+			deadLetters = h.TakeUndeliverable(nil)
 		}
 	})
 	p.Mark(g.cfg.Name)
 	g.arm(n, woken.Next)
-	if len(letters) > 0 {
-		g.cfg.Undeliverable(g, n, letters)
+	if len(deadLetters) > 0 {
+		g.cfg.Undeliverable(g, n, deadLetters)
 	}
 	if woken.Done > 0 {
 		g.Wake(n)
@@ -390,7 +390,7 @@ func (g *Group) add(s *Session) error {
 	case g.sessions[name] != nil:
 		return refusal.New(refusal.MemberExists, "group %q has a member %q", g.cfg.Name, name)
 	}
-	if err := g.places.Take(s.options.Principal); err != nil {
+	if err := g.limit.Take(s.options.Principal); err != nil {
 		return err
 	}
 	g.sessions[s.options.Member] = s
@@ -403,7 +403,7 @@ func (g *Group) remove(s *Session) (last bool) {
 	defer g.mu.Unlock()
 	if g.sessions[s.options.Member] == s {
 		delete(g.sessions, s.options.Member)
-		g.places.Leave(s.options.Principal)
+		g.limit.Leave(s.options.Principal)
 		last = len(g.sessions) == 0
 	}
 	g.stopWaiting(s)

@@ -59,7 +59,7 @@ func (g *Group) lapse(n int) (w machine.Wait, ok bool) {
 	})
 	if changed {
 		g.do(n, func(*machine.GroupState) {})
-		g.Wake(n) // messages that waited are looked at again
+		g.Wake(n) // messages that waited are checked again
 	}
 	return w, ok
 }

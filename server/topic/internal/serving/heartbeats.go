@@ -12,8 +12,8 @@ import (
 // Heartbeats is what is known of a group's heartbeats and not all stored yet.
 type Heartbeats struct {
 	mu       sync.Mutex
-	beats    int64 // in the row, and since
-	written  int64 // beats that the row has
+	count    int64 // in the row, and since
+	written  int64 // heartbeats that the row has
 	at       int64 // of the last one, unix ms
 	restarts int64
 	due      time.Time // when members that are attached count as heard from, and the row is written
@@ -23,7 +23,7 @@ type Heartbeats struct {
 // Init begins at a time within the interval that is not that of other groups.
 func (p *Heartbeats) Init(sub *storage.Subscription, now time.Time) {
 	p.interval = sub.Config.GetHeartbeatInterval().AsDuration()
-	p.beats, p.written, p.at, p.restarts = sub.Row.Heartbeats, sub.Row.Heartbeats, sub.Row.HeartbeatAt, sub.Row.Restarts
+	p.count, p.written, p.at, p.restarts = sub.Row.Heartbeats, sub.Row.Heartbeats, sub.Row.HeartbeatAt, sub.Row.Restarts
 	p.due = now.Add(rand.N(p.interval))
 }
 
@@ -42,10 +42,10 @@ func (p *Heartbeats) Every(interval time.Duration) {
 func (p *Heartbeats) Record(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.beats == p.written && p.due.Before(now) {
+	if p.count == p.written && p.due.Before(now) {
 		p.due = now.Add(rand.N(p.interval))
 	}
-	p.beats++
+	p.count++
 	p.at = now.UnixMilli()
 }
 
@@ -69,10 +69,10 @@ func (p *Heartbeats) Tick(now time.Time, members, progress bool) bool {
 	}
 	p.due = now.Add(p.interval)
 	if members {
-		p.beats++
+		p.count++
 		p.at = now.UnixMilli()
 	}
-	return p.beats != p.written
+	return p.count != p.written
 }
 
 // Revived says that a heartbeat ended the death of the group.
@@ -98,7 +98,7 @@ func (p *Heartbeats) Restarted(progress bool) {
 func (p *Heartbeats) Fill(r *table.Subscription) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r.Heartbeats, r.Restarts = p.beats, p.restarts
+	r.Heartbeats, r.Restarts = p.count, p.restarts
 	if p.at > r.HeartbeatAt {
 		r.HeartbeatAt = p.at
 	}
@@ -109,19 +109,19 @@ func (p *Heartbeats) Fill(r *table.Subscription) {
 func (p *Heartbeats) Count() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.beats
+	return p.count
 }
 
 // Settled reports whether the row has all heartbeats.
 func (p *Heartbeats) Settled() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.beats == p.written
+	return p.count == p.written
 }
 
 // Stored says that the row has a number of heartbeats.
-func (p *Heartbeats) Stored(beats int64) {
+func (p *Heartbeats) Stored(count int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.written = max(p.written, beats)
+	p.written = max(p.written, count)
 }

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Meter measures how fast a group is, over about the last minute, from looks now and then.
+// Meter measures how fast a group is, over about the last minute, from occasional samples.
 // How long a message is under way it has from Little's law: as many as are under way at a
 // time, by how many are answered a second. So nothing is recorded for a single message.
 type Meter struct {
 	mu                 sync.Mutex
-	at                 time.Time // of the last look
+	at                 time.Time // of the last check
 	processed, answers int64     // at it
 	expired            int64     // at it
-	weight             float64   // of all looks, below 1 in the beginning
+	weight             float64   // of all samples, below 1 in the beginning
 	rate, speed, away  float64   // averages, times weight: processed and answered a second; under way
 }
 

@@ -48,7 +48,7 @@ func TestMeterOfAbandonedMessages(t *testing.T) {
 	now := time.Unix(0, 0)
 	var done, expired int64
 	const lease = 30 * time.Second
-	look := func(away int) time.Duration {
+	sample := func(away int) time.Duration {
 		m.Sample(now, done, done, int64(away), expired, lease)
 		done += 500
 		now = now.Add(5 * time.Second)
@@ -56,14 +56,14 @@ func TestMeterOfAbandonedMessages(t *testing.T) {
 		return d
 	}
 	for range 60 {
-		look(10) // 100 a second, 100 ms each
+		sample(10) // 100 a second, 100 ms each
 	}
-	before := look(10)
+	before := sample(10)
 	for range 6 {
-		look(10 + 500) // and 500 that nobody works on
+		sample(10 + 500) // and 500 that nobody works on
 	}
 	expired += 500
-	if after := look(10); before < 95*time.Millisecond || after > 150*time.Millisecond {
+	if after := sample(10); before < 95*time.Millisecond || after > 150*time.Millisecond {
 		t.Errorf("%s before, and %s after the leases of messages that were abandoned", before, after)
 	}
 }

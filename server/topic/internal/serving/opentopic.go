@@ -69,7 +69,7 @@ func (t *OpenTopic) Track(g *Group) {
 }
 
 // DueHeartbeats returns the groups that have members, or heartbeats that are not stored, if a
-// heartbeat of one is due. Beaten follows.
+// heartbeat of one is due. The caller then calls HeartbeatsFlushed.
 func (t *OpenTopic) DueHeartbeats(now time.Time) []*Group {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -22,7 +22,7 @@ func group(name string, began time.Time) *Group {
 	return g
 }
 
-// tick stores the heartbeats that are due, and returns how many groups were looked at.
+// tick stores the heartbeats that are due, and returns how many groups were checked.
 func tick(t *OpenTopic, now time.Time) int {
 	list := t.DueHeartbeats(now)
 	for _, g := range list {
@@ -38,9 +38,9 @@ func tick(t *OpenTopic, now time.Time) int {
 	return len(list)
 }
 
-// Groups of which nobody is heard are not looked at; one that is heard of is until that is
+// Groups of which nobody is heard are not checked; one that is heard of is until that is
 // stored, which is within its interval.
-func TestIdleGroupsAreNotLookedAt(t *testing.T) {
+func TestIdleGroupsAreNotChecked(t *testing.T) {
 	began := time.Unix(1_000_000, 0)
 	l := newOpenTopic(&storage.Topic{})
 	var groups []*Group
@@ -86,7 +86,7 @@ func TestHeartbeatsAreSpread(t *testing.T) {
 	if len(parts) < 5 {
 		t.Errorf("they are due at %v", parts)
 	}
-	if most := now.Add(interval); tick(l, most) != 100 || len(l.Busy()) != 0 {
-		t.Errorf("not all are due at %v", most)
+	if limit := now.Add(interval); tick(l, limit) != 100 || len(l.Busy()) != 0 {
+		t.Errorf("not all are due at %v", limit)
 	}
 }

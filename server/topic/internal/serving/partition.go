@@ -53,14 +53,14 @@ type Partition struct {
 
 // saved is what of a group is stored.
 type saved struct {
-	version uint64
-	place   int64     // see machine.GroupState.Place
-	movedAt time.Time // when it moved last
-	refused bool      // the store did not take it when it was to be written last
+	version  uint64
+	progress int64     // see machine.GroupState.ProgressMark
+	movedAt  time.Time // when it moved last
+	refused  bool      // the store did not take it when it was to be written last
 }
 
-// unplaced is no place.
-const unplaced = math.MinInt64
+// noProgress is no mark of progress.
+const noProgress = math.MinInt64
 
 // OpenPartition loads a partition with its groups. Its machine is to be reconciled before anything else is asked of it.
 func OpenPartition(
@@ -90,9 +90,9 @@ func OpenPartition(
 		if _, err := p.machine.Restore(g.Config, g.State, cursor.State); err != nil {
 			return nil, fmt.Errorf("cursor %s of %s: %w", key, address, err)
 		}
-		s := &saved{place: unplaced, movedAt: time.UnixMilli(cursor.MovedAt)}
+		s := &saved{progress: noProgress, movedAt: time.UnixMilli(cursor.MovedAt)}
 		if h := p.machine.Group(g.Config.Name); h.State() == g.State {
-			s.place = h.Place()
+			s.progress = h.ProgressMark()
 		}
 		p.saved[g.Config.Name] = s
 	}
@@ -100,7 +100,7 @@ func OpenPartition(
 }
 
 // HasUndeliverable reports whether groups of a partition that is not open have messages that an earlier
-// process was to store as dead letters and did not. Open makes letters of them.
+// process was to store as dead letters and did not. Open makes dead letters of them.
 func HasUndeliverable(
 	ctx context.Context, s store.Store, address commitlog.Partition, groups []StoredGroup) (bool, error,
 ) {
@@ -247,14 +247,14 @@ func (p *Partition) Idle() {
 // maxFetches bounds the reads of one Next.
 const maxFetches = 16
 
-// FetchResult is what Next found beside the messages that it handed out.
+// FetchResult is what Next found beside the messages that it delivered.
 type FetchResult struct {
 	Wait          machine.Wait
 	Wake          time.Time               // when the group's Wake has something to do; zero: never
 	Undeliverable []machine.Undeliverable // of messages that had failed too often before a restart
 }
 
-// Next wakes a group and hands out its messages, which it reads from the log if they are not in
+// Next wakes a group and delivers its messages, which it reads from the log if they are not in
 // memory. lost is called with what members have lost by that, and use with the pieces after
 // it, both under the lock.
 func (p *Partition) Next(
@@ -346,16 +346,16 @@ func (p *Partition) read(n int) {
 
 // Overdue returns for how long something of a group has been due, as the end of a lease, without
 // being done; of any group if its name is empty. More than moments mean that a wake-up was lost.
-func (p *Partition) Overdue(group string) (most time.Duration) {
+func (p *Partition) Overdue(group string) (limit time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.cfg.Clock()
 	for _, g := range p.machine.Groups() {
 		if group == "" || group == g.Config().Name {
-			most = max(most, g.Overdue(now))
+			limit = max(limit, g.Overdue(now))
 		}
 	}
-	return most
+	return limit
 }
 
 // fetch is fetchSome of as much as is read at a time.
@@ -424,5 +424,5 @@ func (p *Partition) Stuck(group string) (since time.Time, ok bool) {
 	if st := g.Stats(); st.Pending == 0 && st.InFlight == 0 {
 		return time.Time{}, false
 	}
-	return s.movedAt, g.Place() == s.place
+	return s.movedAt, g.ProgressMark() == s.progress
 }

@@ -47,7 +47,7 @@ func (m *Memory) count(p *Partition, r *run, fresh bool) {
 	if fresh {
 		m.list(p, r)
 	}
-	// Each is looked at twice at most: the first time it may have been used.
+	// Each is checked twice at most: the first time it may have been used.
 	for n := 2 * m.runs.Len(); n > 0 && m.used.Load() > m.limit; n-- {
 		m.evict(m.runs.Front())
 	}
@@ -62,7 +62,7 @@ func (m *Memory) list(p *Partition, r *run) {
 	}
 }
 
-// evict takes the run that is next out of memory or, if it was used since it was looked at
+// evict takes the run that is next out of memory or, if it was used since it was checked
 // last, puts it behind the others. The caller holds the lock.
 func (m *Memory) evict(e *list.Element) {
 	k := e.Value.(kept)

@@ -124,7 +124,7 @@ func ownedMember(p *Partition, group string) (m *machine.Member) {
 	return m
 }
 
-// next returns the positions that a group is handed.
+// next returns the positions that a group gets.
 func (b *bench) next(p *Partition, group string) (list []int64) {
 	b.t.Helper()
 	for {
@@ -298,7 +298,7 @@ func TestFlusherIsFenced(t *testing.T) {
 }
 
 // A group whose row says that it lives, and whose cursor that it is dead, is to receive
-// what it missed before anything is handed out: the process ended between the two writes.
+// what it missed before anything is delivered: the process ended between the two writes.
 func TestRevivedAtOpen(t *testing.T) {
 	b := newBench(t)
 	p := b.open(1, "g", "h")

@@ -18,14 +18,14 @@ import (
 // Publisher appends to the log of topics.
 type Publisher struct{ engine *Engine }
 
-// MessagePlace is where a message of a request stands.
-type MessagePlace struct{ Batch, Index int }
+// BatchIndex is where a message of a request stands.
+type BatchIndex struct{ Batch, Index int }
 
 // Distribute puts messages into the batches of their partitions. Those without a key go
 // together into one, the same for each repetition of the request. That partition remembers the
 // producer's number also if it gets no message: another request under the number meets it there,
 // whichever partitions its messages go to.
-func Distribute(l *OpenTopic, r *topicv1.PublishRequest) ([]commitlog.Append, []MessagePlace) {
+func Distribute(l *OpenTopic, r *topicv1.PublishRequest) ([]commitlog.Append, []BatchIndex) {
 	partitions := int32(len(l.Parts))
 	var part commitlog.Append // what the appends have in common
 	keyless := int32(0)
@@ -42,7 +42,7 @@ func Distribute(l *OpenTopic, r *topicv1.PublishRequest) ([]commitlog.Append, []
 	}
 	index := map[int32]int{}
 	var appends []commitlog.Append
-	places := make([]MessagePlace, len(r.GetMessages()))
+	indexes := make([]BatchIndex, len(r.GetMessages()))
 	for i, m := range r.GetMessages() {
 		n := keyless
 		// A message with an id and no key goes where the id says, which is where a repetition is looked for.
@@ -59,14 +59,14 @@ func Distribute(l *OpenTopic, r *topicv1.PublishRequest) ([]commitlog.Append, []
 				appends[b].Messages = make([]*topicv1.TopicMessage, 0, len(r.GetMessages())-i)
 			}
 		}
-		places[i] = MessagePlace{b, len(appends[b].Messages)}
+		indexes[i] = BatchIndex{b, len(appends[b].Messages)}
 		appends[b].Messages = append(appends[b].Messages, m)
 	}
 	if _, ok := index[keyless]; !ok && r.GetProducer() != nil {
 		part.Partition = commitlog.Partition{Topic: l.Number, Number: keyless}
 		appends = append(appends, part)
 	}
-	return appends, places
+	return appends, indexes
 }
 
 // Terms are what must hold when the messages of a publisher get their positions.

@@ -10,30 +10,30 @@ import (
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
-// measureEvery is the time between two looks at how large a topic is, which others may make
+// measureEvery is the time between two checks of how large a topic is, which others may make
 // smaller: trims, and brokers.
 const measureEvery = time.Second
 
 // topicSize is how many bytes the messages of a topic take: as the log said when it was asked, and
-// what was let in since. A publish that fails counts until the next look.
+// what was let in since. A publish that fails counts until the next check.
 type topicSize struct {
 	mu    sync.Mutex
 	known bool
-	at    time.Time // of the last look, by the steady clock
+	at    time.Time // of the last check, by the steady clock
 	bytes int64
 }
 
 // admit reports whether n more bytes have room below most, and counts them if they have.
-func (s *topicSize) admit(n, most int64, now time.Time, look func() (int64, error)) (ok bool, bytes int64, err error) {
+func (s *topicSize) admit(n, limit int64, now time.Time, measure func() (int64, error)) (ok bool, bytes int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.known || s.bytes+n > most && now.Sub(s.at) >= measureEvery {
-		if s.bytes, err = look(); err != nil {
+	if !s.known || s.bytes+n > limit && now.Sub(s.at) >= measureEvery {
+		if s.bytes, err = measure(); err != nil {
 			return false, 0, err
 		}
 		s.known, s.at = true, now
 	}
-	if s.bytes+n > most {
+	if s.bytes+n > limit {
 		return false, s.bytes, nil
 	}
 	s.bytes += n
@@ -95,11 +95,11 @@ func (p *Publisher) full(ctx context.Context, l *OpenTopic, n int64) (*refusal.E
 		return refusal.New(refusal.StorageLow, "the disk is nearly full, and what is left is for chats: nothing is stored; "+
 			"consume and delete topics, or free some of the disk"), nil
 	}
-	most := l.MaxBytes(p.engine.MaxBytes)
-	if most == 0 {
+	limit := l.MaxBytes(p.engine.MaxBytes)
+	if limit == 0 {
 		return nil, nil
 	}
-	ok, bytes, err := l.size.admit(n, most, p.engine.Steady(), func() (int64, error) {
+	ok, bytes, err := l.size.admit(n, limit, p.engine.Steady(), func() (int64, error) {
 		return p.engine.Log.Size(ctx, l.Number, int32(len(l.Parts)))
 	})
 	if err != nil || ok {
@@ -107,5 +107,5 @@ func (p *Publisher) full(ctx context.Context, l *OpenTopic, n int64) (*refusal.E
 	}
 	l.refused.Store(true)
 	return refusal.New(refusal.TopicFull, "topic %q has %d of %d bytes, and nothing of this is stored: let its groups "+
-		"acknowledge what they have, shorten its retention, or have max_bytes raised", l.Name, bytes, most), nil
+		"acknowledge what they have, shorten its retention, or have max_bytes raised", l.Name, bytes, limit), nil
 }

@@ -186,7 +186,7 @@ func (s *Session) Receive(ctx context.Context, limit int) (Event, error) {
 	s.enter(1)
 	defer s.enter(-1)
 	waited := false
-	defer func() { // it may have been about to hand out for others, which find it without credits
+	defer func() { // it may have been about to deliver for others, which find it without credits
 		if waited || ctx.Err() != nil {
 			s.group.stopWait(s)
 		}
@@ -230,7 +230,7 @@ func (s *Session) Receive(ctx context.Context, limit int) (Event, error) {
 //  3. The poll ends. The next one, if there is one, gets that delivery beside what it asks for.
 //
 // A pump takes credits and queues the delivery in one hold of the partition's lock: with the
-// credits gone, nothing enters the queue behind the look at it under that lock.
+// credits gone, nothing enters the queue behind the check of it under that lock.
 func (s *Session) endPoll() {
 	s.budget.Set(0, 0)
 	for n := range s.members {
@@ -376,7 +376,7 @@ func (s *Session) leave(unsent []Event, failed bool) {
 }
 
 // returnUnsent gives back what was not sent, and returns the partition of the earliest message that
-// was. A pump may hand out for the session meanwhile:
+// was. A pump may deliver for the session meanwhile:
 //
 //  1. It takes credits of the session, and holds the lock of a partition.
 //  2. The session ends, and its budget is closed: nothing else is taken.

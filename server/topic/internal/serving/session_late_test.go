@@ -26,8 +26,8 @@ type fixture struct {
 	log   commitlog.Log
 	part  *Partition
 	group *Group
-	// letters is called with what failed too often, in place of storing it.
-	letters func([]machine.Undeliverable)
+	// deadLetters is called with what failed too often, in place of storing it.
+	deadLetters func([]machine.Undeliverable)
 }
 
 // newFixture makes a group that leases messages for a minute.
@@ -53,7 +53,7 @@ func newFixture(t *testing.T, maxAttempts int, clock func() time.Time) *fixture 
 	x.group = NewGroup(GroupConfig{
 		Topic: "t", Name: "g", Parts: []*Partition{part}, Flusher: flusher, Clock: clock,
 		Durable:       func() bool { return false },
-		Undeliverable: func(_ *Group, _ int, letters []machine.Undeliverable) { x.letters(letters) },
+		Undeliverable: func(_ *Group, _ int, deadLetters []machine.Undeliverable) { x.deadLetters(deadLetters) },
 		Failed:        func(err error) { t.Error(err) },
 	}, topicv1.SubscriptionState_SUBSCRIPTION_STATE_ACTIVE)
 	return x
@@ -112,10 +112,10 @@ func everyWakeUpIsLate(t *testing.T, polled bool) {
 		return time.Now().Add(late)
 	})
 	failed := map[int64]int{} // attempts, by position
-	x.letters = func(letters []machine.Undeliverable) {
+	x.deadLetters = func(deadLetters []machine.Undeliverable) {
 		mu.Lock()
 		defer mu.Unlock()
-		for _, l := range letters {
+		for _, l := range deadLetters {
 			failed[l.Position] = l.Attempts
 		}
 	}
@@ -176,8 +176,8 @@ func TestNextLeaseIsOverMeanwhile(t *testing.T) {
 		var late atomic.Int64 // ns
 		x := newFixture(t, 1, func() time.Time { return time.Now().Add(time.Duration(late.Load())) })
 		var failed []int64
-		x.letters = func(letters []machine.Undeliverable) { // before the next deadline is looked at
-			for _, l := range letters {
+		x.deadLetters = func(deadLetters []machine.Undeliverable) { // before the next deadline is checked
+			for _, l := range deadLetters {
 				failed = append(failed, l.Position)
 			}
 			late.Add(int64(10 * time.Second))
@@ -206,7 +206,7 @@ func TestLostAndDeliveredAgain(t *testing.T) {
 		x := newFixture(t, 3, time.Now)
 		// Message 0 fails for good when its lease ends, with which the lease of message 1 ends. The
 		// group delivers that again before the call that ended the leases returns.
-		x.letters = func([]machine.Undeliverable) { x.group.pump(t.Context(), 10) }
+		x.deadLetters = func([]machine.Undeliverable) { x.group.pump(t.Context(), 10) }
 		other := x.attach(SessionOptions{Member: "2", Messages: 1, Bytes: 1 << 20, Renew: true})
 		x.publish(1)
 		for attempt := range 3 {

@@ -90,7 +90,7 @@ func runModel(t *testing.T, seed uint64, mistake func(Timer) Timer) (failed stri
 		}
 		return timer
 	}
-	m.x.letters = func([]machine.Undeliverable) {}
+	m.x.deadLetters = func([]machine.Undeliverable) {}
 	m.x.group.quota.Set(m.rng.Int64N(4)) // 0: no bound
 	for range modelSteps {
 		m.step()
@@ -188,7 +188,7 @@ func (m *model) received(member *modelMember, e Event, err error) {
 	for i := range e.Deliveries {
 		e.Deliveries[i].each(func(from, to int64) {
 			for p := from; p < to; p++ {
-				// Its lease began when it was handed out, which is now: members rest in Receive only.
+				// Its lease began when it was delivered, which is now: members rest in Receive only.
 				*m.messages[p] = message{holder: member, due: now.Add(modelLease + leaseStep), timed: true}
 			}
 		})

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
-// ending is a context that ends when it is looked at for the first time, after a call of last.
+// ending is a context that ends when it is checked for the first time, after a call of last.
 type ending struct {
 	context.Context
 	last func()
@@ -45,7 +45,7 @@ func (x *fixture) count(e Event) (n int) {
 	return n
 }
 
-// A poll whose time ends while another poll hands messages out to it leaves them to others. The next
+// A poll whose time ends while another poll delivers messages to it leaves them to others. The next
 // poll gets no more than it asks for, and the messages are delivered before their leases end.
 func TestPollThatEndsKeepsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -90,8 +90,8 @@ func (s *Session) Extend(_ context.Context, set *topicv1.ExtendSet) ([]*topicv1.
 	return refusals, err
 }
 
-// rouse does what is due where positions are, passes letters on, and sets the timers for what is due
-// next.
+// rouse does what is due where positions are, passes dead letters on, and sets the timers for what
+// is due next.
 func (s *Session) rouse(positions []*topicv1.Positions) {
 	for _, p := range positions {
 		s.group.do(int(p.GetPartition()), func(*machine.GroupState) {})

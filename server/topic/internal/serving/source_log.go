@@ -8,7 +8,7 @@ import (
 	"github.com/parley-chat/parley/server/topic/internal/storage"
 )
 
-// Prepare tells the log of a topic and its settings, if its messages are in the log.
+// Prepare passes a topic and its settings to the log, if its messages are in the log.
 func (s *Sources) Prepare(ctx context.Context, t *storage.Topic) error {
 	c := t.View().Config
 	if storage.OfChats(c) {

@@ -11,15 +11,15 @@ import (
 
 // stall is what the sweep has seen of a partition of a group. The lock of the part guards it.
 type stall struct {
-	moved int64         // of the machine's group, at the last look
-	since time.Time     // of the first look since then at which it got nothing; zero: it need not
+	moved int64         // of the machine's group, at the last check
+	since time.Time     // of the first check since then at which it got nothing; zero: it need not
 	why   machine.Stall // once that has lasted for a lease
 }
 
-// look measures progress in a partition, and returns why the group is stalled there: it has something
+// measureProgress measures progress in a partition, and returns why the group is stalled there: it has something
 // to do, a member waits for it, and nothing was delivered or settled for the length of a lease. polled
 // and receiving are what asked returned.
-func (g *Group) look(n int, now, polled time.Time, receiving bool) machine.Stall {
+func (g *Group) measureProgress(n int, now, polled time.Time, receiving bool) machine.Stall {
 	var moved int64
 	var why machine.Stall
 	var lease time.Duration

@@ -57,7 +57,7 @@ func (m *SubscriptionManager) Begin(
 	if err != nil {
 		return nil, "", err
 	}
-	if err = m.place(ctx, l, g.Config, sub); err == nil {
+	if err = m.addGroup(ctx, l, g.Config, sub); err == nil {
 		err = m.engine.Catalog.Put(ctx, t, sub)
 	}
 	if err != nil {
@@ -77,8 +77,8 @@ func (m *SubscriptionManager) Begin(
 	return warnings, secret, nil
 }
 
-// place puts a new group into all partitions, and stores its cursors.
-func (m *SubscriptionManager) place(
+// addGroup puts a new group into all partitions, and stores its cursors.
+func (m *SubscriptionManager) addGroup(
 	ctx context.Context, l *OpenTopic, c machine.Config, sub *storage.Subscription,
 ) error {
 	var writes []store.Write
@@ -93,8 +93,8 @@ func (m *SubscriptionManager) place(
 		sub.Row.Gap = sub.Row.Gap || at < start
 		starts[n], ends[n], reached[n] = max(at, start), end, end-max(at, start)
 	}
-	for n, most := range split(sub.Config.GetMaxBackfillMessages(), reached) { // the bound is that of all partitions
-		starts[n] = max(starts[n], ends[n]-most)
+	for n, limit := range split(sub.Config.GetMaxBackfillMessages(), reached) { // the bound is that of all partitions
+		starts[n] = max(starts[n], ends[n]-limit)
 	}
 	for n, p := range l.Parts {
 		var err error
@@ -122,7 +122,7 @@ func (m *SubscriptionManager) place(
 	return nil
 }
 
-// Resolve returns the position in a partition that a place is.
+// Resolve returns the position in a partition that a position is.
 func (m *SubscriptionManager) Resolve(ctx context.Context, l *OpenTopic, n int, at *topicv1.Position) (int64, error) {
 	p := l.Parts[n]
 	start, end := p.Bounds()

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
-// Seek moves a subscription in all partitions or, if the place cannot be found in one, in
+// Seek moves a subscription in all partitions or, if the position cannot be found in one, in
 // none.
 func (m *SubscriptionManager) Seek(
 	ctx context.Context, l *OpenTopic, r *topicv1.SeekSubscriptionRequest,

@@ -11,7 +11,7 @@ import (
 )
 
 // ShowSubscription is what clients see of a subscription. The caller holds the topic's lock.
-func ShowSubscription(l *OpenTopic, sub *storage.Subscription, places bool) *topicv1.Subscription {
+func ShowSubscription(l *OpenTopic, sub *storage.Subscription, positions bool) *topicv1.Subscription {
 	row := sub.Row
 	d := &topicv1.Subscription{
 		Topic: l.Name, Group: sub.Group, State: sub.State, Config: sub.Config, Gap: row.Gap, Etag: storage.Etag(row.Version),
@@ -40,7 +40,7 @@ func ShowSubscription(l *OpenTopic, sub *storage.Subscription, places bool) *top
 			_, end := m.Bounds()
 			released.Add(h.Ledger())
 			d.Processed, d.Filtered, d.Failed = d.Processed+st.Processed, d.Filtered+st.Filtered, d.Failed+st.Failed
-			if places {
+			if positions {
 				d.Partitions = append(d.Partitions, &topicv1.SubscriptionPartition{
 					Partition: int32(n), Start: st.Start, Floor: st.Floor, End: end, Pending: st.Pending,
 					InFlight: st.InFlight, Retrying: st.Retrying, Parked: st.Parked, Delayed: st.Delayed,

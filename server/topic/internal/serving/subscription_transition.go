@@ -85,11 +85,11 @@ func (m *SubscriptionManager) transition(
 	if err := m.engine.Catalog.Put(ctx, t, &sub); err != nil {
 		return old.State, false, err
 	}
-	most := old.Config.GetMaxBackfillMessages()
+	limit := old.Config.GetMaxBackfillMessages()
 	if tr == storage.Continue {
-		most = 0
+		limit = 0
 	}
-	messages, err := m.apply(l, g, name, old.State, next, most)
+	messages, err := m.apply(l, g, name, old.State, next, limit)
 	m.engine.Logger.Info("subscription changed", "topic", t.Name, "group", name, "generation", sub.Row.Generation,
 		"from", storage.StateName(old.State), "to", storage.StateName(next), "messages", messages, "by", by)
 	return next, true, err
@@ -99,18 +99,18 @@ func (m *SubscriptionManager) transition(
 // group gets most of the messages that it missed, those of all partitions together; negative: all.
 // It returns how many messages were released, or are to be delivered again.
 func (m *SubscriptionManager) apply(
-	l *OpenTopic, g *Group, name string, from, to storage.State, most int64,
+	l *OpenTopic, g *Group, name string, from, to storage.State, limit int64,
 ) (messages int64, err error) {
 	if g == nil { // it had ended
 		return 0, nil
 	}
 	rest := machine.ByBound
-	if most == 0 { // asked for
+	if limit == 0 { // asked for
 		rest = machine.BySeek
 	}
 	shares := make([]int64, len(l.Parts))
 	if from == storage.Dead && to == storage.Active {
-		shares = split(most, missed(l, name))
+		shares = split(limit, missed(l, name))
 	}
 	err = g.Do(func(n int, h *machine.GroupState) error {
 		released, err := step(h, from, to, shares[n], rest)
@@ -149,7 +149,7 @@ func missed(l *OpenTopic, name string) []int64 {
 }
 
 func step(
-	h *machine.GroupState, from, to storage.State, most int64, rest machine.Cause,
+	h *machine.GroupState, from, to storage.State, limit int64, rest machine.Cause,
 ) (messages int64, err error) {
 	switch {
 	case to == storage.Paused:
@@ -157,7 +157,7 @@ func step(
 	case to == storage.Active && from == storage.Paused:
 		return 0, h.Resume()
 	case to == storage.Active:
-		return h.Resurrect(most, rest)
+		return h.Resurrect(limit, rest)
 	case to == storage.Dead:
 		err = h.Die()
 	case to == storage.Cancelled:

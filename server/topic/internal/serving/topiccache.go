@@ -167,8 +167,8 @@ func (s *TopicCache) Register(l *OpenTopic, sub *storage.Subscription) {
 		KeyOrder:    sub.Config.GetOrdering() == topicv1.Ordering_ORDERING_KEY,
 		MaxInFlight: int64(sub.Config.GetMaxInFlight()),
 		Durable:     func() bool { return t.View().Config.GetCompletionMode() == storage.ReferenceCounting },
-		Undeliverable: func(g *Group, part int, letters []machine.Undeliverable) {
-			s.engine.Observer.Undeliverable(t, g, part, letters)
+		Undeliverable: func(g *Group, part int, deadLetters []machine.Undeliverable) {
+			s.engine.Observer.Undeliverable(t, g, part, deadLetters)
 		},
 		Failed: func(err error) {
 			s.engine.Logger.Warn("messages cannot be read, trying again", "topic", t.Name, "group", sub.Group, "error", err)

@@ -9,7 +9,7 @@ import (
 
 const (
 	idle      = 10 * time.Minute // without use, after which a topic is closed
-	idleEvery = time.Minute      // at which topics are looked at
+	idleEvery = time.Minute      // at which topics are checked
 )
 
 // Run closes topics that no caller uses until the context ends.

@@ -25,9 +25,9 @@ const (
 )
 
 type silenceSeen struct {
-	beats int64
-	since time.Time // by the detector's own clock
-	cycle int64     // in which it was seen last
+	heartbeats int64
+	since      time.Time // by the detector's own clock
+	cycle      int64     // in which it was seen last
 }
 
 // Detector times how long heartbeats have not changed, on its own clock: no two clocks
@@ -48,7 +48,7 @@ func (d *Detector) Blind(now time.Time) {
 	}
 }
 
-// Cycle looks at all active groups. Groups that it is not shown are forgotten. If the
+// Cycle checks all active groups. Groups that it is not shown are forgotten. If the
 // brake holds, nothing expires; groups that stay silent for another timeout do then.
 func (d *Detector) Cycle(now time.Time, groups []Silence) Verdict {
 	d.cycle++
@@ -56,8 +56,8 @@ func (d *Detector) Cycle(now time.Time, groups []Silence) Verdict {
 	var certain []string // silent for twice the timeout
 	for _, g := range groups {
 		s, ok := d.seen[g.Key]
-		if !ok || s.beats != g.Heartbeats || g.Members {
-			s.beats, s.since = g.Heartbeats, now
+		if !ok || s.heartbeats != g.Heartbeats || g.Members {
+			s.heartbeats, s.since = g.Heartbeats, now
 		}
 		s.cycle = d.cycle
 		d.seen[g.Key] = s

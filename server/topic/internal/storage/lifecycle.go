@@ -96,7 +96,7 @@ func CheckHeartbeats(interval, timeout time.Duration) (problem, warning string) 
 	return "", ""
 }
 
-// DetectEvery is how often groups with a timeout are looked at: each fifth of it, which is a
+// DetectEvery is how often groups with a timeout are checked: each fifth of it, which is a
 // minute by default, at least each 5 minutes and at most once a second.
 func DetectEvery(timeout time.Duration) time.Duration {
 	return max(min(timeout/5, 5*time.Minute), time.Second)

@@ -67,7 +67,7 @@ func TestHeartbeats(t *testing.T) {
 	}
 }
 
-// HQ-L10, HQ-P10: groups are looked at each fifth of their timeout, which is each minute by
+// HQ-L10, HQ-P10: groups are checked each fifth of their timeout, which is each minute by
 // default.
 func TestDetectEvery(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{
@@ -83,8 +83,8 @@ func TestDetectEvery(t *testing.T) {
 
 func at(s int) time.Time { return time.Unix(int64(s), 0) }
 
-func group(key string, beats int64) Silence {
-	return Silence{Key: key, Heartbeats: beats, Timeout: 300 * time.Second}
+func group(key string, count int64) Silence {
+	return Silence{Key: key, Heartbeats: count, Timeout: 300 * time.Second}
 }
 
 // HQ-L09, HQ-L11, HQ-L23, HQ-M4: silence is counted from when the detector saw the count
@@ -93,14 +93,14 @@ func TestSilence(t *testing.T) {
 	d := NewDetector()
 	for _, x := range []struct {
 		at            int
-		beats         int64
+		heartbeats    int64
 		near, expired bool
 	}{
 		{0, 7, false, false}, {239, 7, false, false}, {240, 7, true, false}, {299, 7, true, false},
 		{299, 8, false, false}, {598, 8, true, false}, {599, 8, false, true},
 		{600, 3, false, false}, // a count that goes back is a change, too
 	} {
-		v := d.Cycle(at(x.at), []Silence{group("g", x.beats)})
+		v := d.Cycle(at(x.at), []Silence{group("g", x.heartbeats)})
 		if slices.Contains(v.Near, "g") != x.near || slices.Contains(v.Expired, "g") != x.expired {
 			t.Errorf("at %d: %+v", x.at, v)
 		}
@@ -131,9 +131,9 @@ func TestMembersAreNotSilent(t *testing.T) {
 // Many groups that fall silent at once are not marked, but for those that stay silent for
 // a second timeout; three are.
 func TestMassDeathIsBraked(t *testing.T) {
-	all := func(n, silent int, beats int64) (list []Silence) {
+	all := func(n, silent int, count int64) (list []Silence) {
 		for i := range n {
-			g := group(fmt.Sprint(i), beats)
+			g := group(fmt.Sprint(i), count)
 			if i < silent {
 				g.Heartbeats = 0
 			}

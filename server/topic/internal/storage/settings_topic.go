@@ -148,14 +148,14 @@ func TopicConfig(old, change *topicv1.TopicConfig, p topicv1.Preset) (*topicv1.T
 			"a topic with a source has no schema: others write to it, and the server does not check what they write")
 	}
 	var warnings []string
-	most := next.GetMaxRetention().AsDuration()
-	if next.GetMessageRetention().AsDuration() > most {
+	limit := next.GetMaxRetention().AsDuration()
+	if next.GetMessageRetention().AsDuration() > limit {
 		warnings = append(warnings, "max_retention is shorter than message_retention, and ends it")
 	}
-	if next.GetZeroSubscriptionRetention().AsDuration() > most {
+	if next.GetZeroSubscriptionRetention().AsDuration() > limit {
 		warnings = append(warnings, "max_retention is shorter than zero_subscription_retention, and ends it")
 	}
-	if change.GetDeadRetention().AsDuration() > most { // its default may be longer: that was not asked for
+	if change.GetDeadRetention().AsDuration() > limit { // its default may be longer: that was not asked for
 		warnings = append(warnings, "max_retention is shorter than dead_retention, and ends it")
 	}
 	if next.GetSemantics() == Queue && next.GetBlockWritesOnZeroSubscriptions() {

@@ -11,10 +11,10 @@ import (
 	"github.com/parley-chat/parley/server/topic/internal/operations"
 )
 
-// scanned lists the letters of a topic's messages.
+// scanned lists the dead letters of a topic's messages.
 func (x *fixture) scanned(topic string) (list []operations.DeadLetter) {
 	x.t.Helper()
-	of, first := operations.DeadLetterSelection{Topic: topic}, operations.DeadLetterPlace{}
+	of, first := operations.DeadLetterSelection{Topic: topic}, operations.DeadLetterPosition{}
 	err := x.DeadLetters().Scan(x.t.Context(), of, first, func(l operations.DeadLetter) error {
 		list = append(list, l)
 		return nil
@@ -27,7 +27,7 @@ func (x *fixture) scanned(topic string) (list []operations.DeadLetter) {
 
 // A dead letter goes back to the group that gave it up and to no other one, once,
 // however often that is repeated, also by a later process; what it was comes with it.
-func TestLetterGoesBackToItsGroup(t *testing.T) {
+func TestDeadLetterGoesBackToItsGroup(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t", "other")
 		x.subscribe("t", "g", once())
@@ -43,7 +43,7 @@ func TestLetterGoesBackToItsGroup(t *testing.T) {
 		x.fails(s, x.want(s, "0"), "no such customer")
 		testkit.Advance(time.Second)
 		list := x.scanned("t")
-		if len(list) != 1 || list[0].Place.ID() != "t.dlq/0-0" || list[0].Group != "g" || list[0].Topic != "t" ||
+		if len(list) != 1 || list[0].LogPosition.ID() != "t.dlq/0-0" || list[0].Group != "g" || list[0].Topic != "t" ||
 			list[0].Attempts != 1 || list[0].Reason != "no such customer" || list[0].Position != 0 ||
 			list[0].First.Sub(began).Abs() > time.Minute {
 			t.Fatalf("%+v", list)
@@ -68,7 +68,7 @@ func TestLetterGoesBackToItsGroup(t *testing.T) {
 		}
 		x.fails(s, had, "still no such customer")
 		testkit.Advance(time.Second)
-		if list = x.scanned("t"); len(list) != 2 || list[1].Place.ID() != "t.dlq/0-1" || list[1].Position != 1 ||
+		if list = x.scanned("t"); len(list) != 2 || list[1].LogPosition.ID() != "t.dlq/0-1" || list[1].Position != 1 ||
 			list[1].Last.Sub(list[1].First) < time.Hour || !list[1].First.Equal(list[0].First) {
 			t.Errorf("%+v", list)
 		}
@@ -78,9 +78,9 @@ func TestLetterGoesBackToItsGroup(t *testing.T) {
 	})
 }
 
-// A letter goes back into a queue, too; it goes to nobody whose subscription has ended, and
+// A dead letter goes back into a queue, too; it goes to nobody whose subscription has ended, and
 // after its topic was removed there is none.
-func TestLetterWithoutItsGroup(t *testing.T) {
+func TestDeadLetterWithoutItsGroup(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t")
 		x.subscribe("t", "g", once())
@@ -118,9 +118,9 @@ func TestLetterWithoutItsGroup(t *testing.T) {
 	})
 }
 
-// A message that is parked is a letter until its key proceeds: by its delivery or,
+// A message that is parked is a dead letter until its key proceeds: by its delivery or,
 // if it is discarded, without it. A restart, and nobody attached, change nothing.
-func TestParkedMessageIsALetter(t *testing.T) {
+func TestParkedMessageIsADeadLetter(t *testing.T) {
 	for _, discard := range []bool{false, true} {
 		bubble(t, func(t *testing.T, x *fixture) {
 			x.groups("t")
@@ -143,7 +143,7 @@ func TestParkedMessageIsALetter(t *testing.T) {
 			x.fails(s, x.want(s, "0"), "")
 			x.restart()
 			found := x.scanned("t")
-			if len(found) != 1 || found[0].Place.ID() != "t/0-0/g" || found[0].Attempts != 2 ||
+			if len(found) != 1 || found[0].LogPosition.ID() != "t/0-0/g" || found[0].Attempts != 2 ||
 				string(found[0].Message.GetPayload()) != "0" {
 				t.Fatalf("%+v", found)
 			}
@@ -170,8 +170,8 @@ func TestParkedMessageIsALetter(t *testing.T) {
 	}
 }
 
-// Letters are found by group, by place, and from a place on.
-func TestSelectLetters(t *testing.T) {
+// Dead letters are found by group, by position, and from a position on.
+func TestSelectDeadLetters(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		for _, name := range []string{"t", "u"} {
 			x.configure(name, &topicv1.TopicConfig{Semantics: topicv1.Semantics_SEMANTICS_PUB_SUB, Partitions: 3})
@@ -191,10 +191,10 @@ func TestSelectLetters(t *testing.T) {
 		if len(all) != 80 {
 			t.Fatalf("%d letters", len(all))
 		}
-		count := func(sel operations.DeadLetterSelection, from operations.DeadLetterPlace) (n int) {
+		count := func(sel operations.DeadLetterSelection, from operations.DeadLetterPosition) (n int) {
 			err := x.DeadLetters().Scan(t.Context(), sel, from, func(l operations.DeadLetter) error {
-				if l.Place.Compare(from) < 0 {
-					t.Errorf("%v comes before %v", l.Place, from)
+				if l.LogPosition.Compare(from) < 0 {
+					t.Errorf("%v comes before %v", l.LogPosition, from)
 				}
 				n++
 				return nil
@@ -205,18 +205,18 @@ func TestSelectLetters(t *testing.T) {
 			return n
 		}
 		for i, l := range all {
-			if i > 0 && all[i-1].Place.Compare(l.Place) >= 0 {
-				t.Fatalf("%v is behind %v", l.Place, all[i-1].Place)
+			if i > 0 && all[i-1].LogPosition.Compare(l.LogPosition) >= 0 {
+				t.Fatalf("%v is behind %v", l.LogPosition, all[i-1].LogPosition)
 			}
-			if p, ok := operations.DeadLetterPlaceOf(l.Place.ID()); !ok || p != l.Place {
-				t.Errorf("%s is read as %v", l.Place.ID(), p)
+			if p, ok := operations.DeadLetterPositionOf(l.LogPosition.ID()); !ok || p != l.LogPosition {
+				t.Errorf("%s is read as %v", l.LogPosition.ID(), p)
 			}
-			if n := count(operations.DeadLetterSelection{}, l.Place); n != len(all)-i {
-				t.Errorf("from %v on there are %d, not %d", l.Place, n, len(all)-i)
+			if n := count(operations.DeadLetterSelection{}, l.LogPosition); n != len(all)-i {
+				t.Errorf("from %v on there are %d, not %d", l.LogPosition, n, len(all)-i)
 			}
-			one := operations.DeadLetterSelection{Places: []operations.DeadLetterPlace{l.Place}}
-			if n := count(one, operations.DeadLetterPlace{}); n != 1 {
-				t.Errorf("%v is found %d times", l.Place, n)
+			one := operations.DeadLetterSelection{Positions: []operations.DeadLetterPosition{l.LogPosition}}
+			if n := count(one, operations.DeadLetterPosition{}); n != 1 {
+				t.Errorf("%v is found %d times", l.LogPosition, n)
 			}
 		}
 		for name, c := range map[string]struct {
@@ -229,13 +229,13 @@ func TestSelectLetters(t *testing.T) {
 			"both":  {operations.DeadLetterSelection{Topic: "t", Group: "g", Dead: true}, 20},
 			"none":  {operations.DeadLetterSelection{Topic: "v"}, 0},
 		} {
-			if n := count(c.sel, operations.DeadLetterPlace{}); n != c.want {
+			if n := count(c.sel, operations.DeadLetterPosition{}); n != c.want {
 				t.Errorf("%s: %d, not %d", name, n, c.want)
 			}
 		}
 		for _, id := range []string{"", "t", "t/", "t/0", "t/0-", "t/-1-0", "t/0--1", "t/0-0/g/x",
 			"g/t/0/0", fmt.Sprint("t/", 1<<40, "-0")} {
-			if p, ok := operations.DeadLetterPlaceOf(id); ok {
+			if p, ok := operations.DeadLetterPositionOf(id); ok {
 				t.Errorf("%q is the place %v", id, p)
 			}
 		}

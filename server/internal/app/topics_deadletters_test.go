@@ -45,7 +45,7 @@ func (c *topicClients) givesUp(t *testing.T, topic, group string, n int) {
 // The commands on dead letters know those of topics: an operator finds what a group gave up
 // and what it parks, without its content, and brings it back to that group or gives it up.
 // A change of a topic is shown before it is made.
-func TestTopicLetterCommands(t *testing.T) {
+func TestTopicDeadLetterCommands(t *testing.T) {
 	t.Parallel() // it mostly waits
 	dir := t.TempDir()
 	greeting, logs, _ := greeted(t, "127.0.0.1:0", dir, "--topic-creators", "alice")

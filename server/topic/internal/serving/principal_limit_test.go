@@ -7,9 +7,9 @@ import (
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
-// Places end for a principal at its share, and for all at their number; the refusal says which.
-func TestPlaces(t *testing.T) {
-	p := NewPlaces("seats", 6, 4)
+// Slots end for a principal at its share, and for all at their number; the refusal says which.
+func TestPrincipalLimit(t *testing.T) {
+	p := NewPrincipalLimit("seats", 6, 4)
 	take := func(who string, want string) {
 		t.Helper()
 		err := p.Take(who)
@@ -34,8 +34,8 @@ func TestPlaces(t *testing.T) {
 	for _, who := range []string{"eve", "eve", "eve", "ann", "bob", "cid"} {
 		p.Leave(who)
 	}
-	if p.Taken() != 0 || len(p.of) != 0 {
-		t.Errorf("%d are taken, %v", p.Taken(), p.of)
+	if p.Taken() != 0 || len(p.byPrincipal) != 0 {
+		t.Errorf("%d are taken, %v", p.Taken(), p.byPrincipal)
 	}
 }
 

@@ -28,8 +28,8 @@ const (
 // Who has no token cannot make the server keep what it sends.
 func TestRequestsOfStrangersAreSmall(t *testing.T) {
 	f := newFixture(t)
-	for procedure, most := range authapi.Tokenless {
-		body := `{"x":"` + strings.Repeat("x", int(most)) + `"}`
+	for procedure, limit := range authapi.Tokenless {
+		body := `{"x":"` + strings.Repeat("x", int(limit)) + `"}`
 		if status, text := f.post(procedure, "", body); !strings.Contains(text, "resource_exhausted") {
 			t.Errorf("%s: %d %s", procedure, status, text)
 		}
@@ -75,7 +75,7 @@ func (f *fixture) ask(people int, domain string, network func(n int) string) <-c
 	return answers
 }
 
-// A network has 16 of the places of a procedure, and each procedure has its own: while all that ask
+// A network has 16 of the slots of a procedure, and each procedure has its own: while all that ask
 // for codes are waited for, sessions continue.
 func TestStrangersAreBounded(t *testing.T) {
 	f := newFixture(t)
@@ -110,18 +110,18 @@ func TestStrangersAreBounded(t *testing.T) {
 // A network has 256 requests under way, slow ones included, and this machine as many as it likes.
 func TestRequestsOfANetworkAreBounded(t *testing.T) {
 	client := netip.MustParsePrefix("2001:db8:1:2::/64")
-	door := authapi.NewDoor(room, func(*http.Request) netip.Prefix { return client },
+	limiter := authapi.NewTokenlessLimiter(room, func(*http.Request) netip.Prefix { return client },
 		func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) })
 	var in, done sync.WaitGroup
 	leave := make(chan struct{})
-	slow := door.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { in.Done(); <-leave }))
+	slow := limiter.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { in.Done(); <-leave }))
 	request := func() *http.Request { return httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil) }
 	in.Add(256)
 	for range 256 {
 		done.Go(func() { slow.ServeHTTP(httptest.NewRecorder(), request()) })
 	}
 	in.Wait()
-	quick := door.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	quick := limiter.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	status := func() int {
 		w := httptest.NewRecorder()
 		quick.ServeHTTP(w, request())

@@ -8,21 +8,22 @@ import (
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
 )
 
-// checkLetters holds dead letters against their messages, and counts them by group and message.
-func (w *World) checkLetters(t *topicState, at map[place]*publication) map[string]map[place]int {
-	all := map[string]map[place]int{}
-	for _, l := range w.letters {
+// checkDeadLetters holds dead letters against their messages, and counts them by group and
+// message.
+func (w *World) checkDeadLetters(t *topicState, at map[position]*publication) map[string]map[position]int {
+	all := map[string]map[position]int{}
+	for _, l := range w.deadLetters {
 		if l.topic != t {
 			continue
 		}
-		var of place
+		var of position
 		if _, err := fmt.Sscanf(l.of, "%d-%d", &of.partition, &of.position); err != nil || at[of] == nil ||
 			!same(at[of].message, l.message) {
 			w.find("letter: %s of group %s is %.60s", l.of, l.group, l.message.GetPayload())
 			continue
 		}
 		if all[l.group] == nil {
-			all[l.group] = map[place]int{}
+			all[l.group] = map[position]int{}
 		}
 		all[l.group][of]++
 	}
@@ -35,22 +36,23 @@ func (w *World) checkLetters(t *topicState, at map[place]*publication) map[strin
 			if n > 1 {
 				w.find("letter: %v of group %s has %d letters%s", of, g.name, n, w.story(g, of))
 			}
-			most := 0
+			limit := 0
 			for _, d := range g.delivered[of] {
-				most = max(most, d.attempt)
+				limit = max(limit, d.attempt)
 			}
 			least, _ := attemptsOf(g.settings(stamp{}, stamp{seq: never}))
-			if w.Simulated && most < least {
-				w.find("letter: %v of group %s has a letter after %d attempts", of, g.name, most)
+			if w.Simulated && limit < least {
+				w.find("letter: %v of group %s has a letter after %d attempts", of, g.name, limit)
 			}
 		}
 	}
 	return all
 }
 
-// letterCalls holds what operators did about the group's letters against what became of them: a letter is put back
-// once, if it was redriven and not discarded before, and it is listed with what was done about it.
-func (a *audit) letterCalls() {
+// deadLetterCalls holds what operators did about the group's dead letters against what became of them: a dead
+// letter is put back once, if it was redriven and not discarded before, and it is listed with what was done about
+// it.
+func (a *audit) deadLetterCalls() {
 	if !a.g.buried {
 		return
 	}
@@ -58,8 +60,8 @@ func (a *audit) letterCalls() {
 	for _, l := range a.g.statuses {
 		listed[l.GetId()] = append(listed[l.GetId()], l)
 	}
-	var backs []*letter
-	for _, l := range a.World.letters {
+	var backs []*deadLetter
+	for _, l := range a.World.deadLetters {
 		if l.topic != a.t || l.group != a.g.name {
 			continue
 		}
@@ -67,7 +69,7 @@ func (a *audit) letterCalls() {
 			a.find("letters: %s of %s is listed %d times", l.id(), a.g.name, len(listed[l.id()]))
 			continue
 		}
-		a.letterCall(l, listed[l.id()][0])
+		a.deadLetterCall(l, listed[l.id()][0])
 		if len(l.backs) == 1 && l.message.GetKey() != "" {
 			backs = append(backs, l)
 		}
@@ -75,8 +77,8 @@ func (a *audit) letterCalls() {
 	a.backsInOrder(backs)
 }
 
-// letterCall is letterCalls of one letter.
-func (a *audit) letterCall(l *letter, listed *opsv1.DeadLetter) {
+// deadLetterCall is deadLetterCalls of one dead letter.
+func (a *audit) deadLetterCall(l *deadLetter, listed *opsv1.DeadLetter) {
 	var put, discarded *handling // those that were answered as done
 	may, open, tries := false, true, int32(0)
 	for _, h := range a.g.handled {
@@ -119,21 +121,21 @@ func (a *audit) letterCall(l *letter, listed *opsv1.DeadLetter) {
 		ok = len(l.backs) == 1
 	}
 	if !ok || listed.GetRedrives() > tries || put != nil && listed.GetRedrives() < 1 ||
-		place.String(place{listed.GetPartition(), listed.GetOffset()}) != l.of {
+		position.String(position{listed.GetPartition(), listed.GetOffset()}) != l.of {
 		a.find("letters: %s of %s is listed as %v", l.id(), a.g.name, listed)
 	}
 }
 
-// backsInOrder holds that letters of one key go back in the order in which they failed.
-func (a *audit) backsInOrder(list []*letter) {
-	slices.SortFunc(list, func(x, y *letter) int { return cmp.Compare(x.place.position, y.place.position) })
-	last := map[string]*letter{}
+// backsInOrder holds that dead letters of one key go back in the order in which they failed.
+func (a *audit) backsInOrder(list []*deadLetter) {
+	slices.SortFunc(list, func(x, y *deadLetter) int { return cmp.Compare(x.position.position, y.position.position) })
+	last := map[string]*deadLetter{}
 	for _, l := range list {
 		was := last[l.message.GetKey()]
-		if was != nil && was.place.partition == l.place.partition &&
-			l.backs[0].place.position < was.backs[0].place.position {
-			a.find("redriven order: %s of %s is put back at %v, behind %s at %v", l.id(), a.g.name, l.backs[0].place,
-				was.id(), was.backs[0].place)
+		if was != nil && was.position.partition == l.position.partition &&
+			l.backs[0].position.position < was.backs[0].position.position {
+			a.find("redriven order: %s of %s is put back at %v, behind %s at %v", l.id(), a.g.name, l.backs[0].position,
+				was.id(), was.backs[0].position)
 		}
 		last[l.message.GetKey()] = l
 	}

@@ -7,20 +7,20 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 )
 
-// tell logs a warning of the server, once as long as it stays the same. The caller holds mu.
-func (r *run) tell(what, text string) {
-	if text == r.told[what] {
+// warn logs a warning of the server, once as long as it stays the same. The caller holds mu.
+func (r *run) warn(what, text string) {
+	if text == r.warned[what] {
 		return
 	}
-	r.told[what] = text
+	r.warned[what] = text
 	if text != "" {
 		r.cfg.Log.Warn("topic: "+what, "topic", r.topic, "group", r.group, "details", text)
 	}
 }
 
-// tellReleased logs which messages the group does not get although they were due to it, but for those
+// warnReleased logs which messages the group does not get although they were due to it, but for those
 // that a request moved it past.
-func (r *run) tellReleased(n *topicv1.ReleasedMessages) {
+func (r *run) warnReleased(n *topicv1.ReleasedMessages) {
 	var list []string
 	for _, x := range []struct {
 		cause string
@@ -33,14 +33,14 @@ func (r *run) tellReleased(n *topicv1.ReleasedMessages) {
 			list = append(list, fmt.Sprintf("%d by %s", x.n, x.cause))
 		}
 	}
-	r.tell("messages that were due to the group were taken from it", strings.Join(list, ", "))
+	r.warn("messages that were due to the group were taken from it", strings.Join(list, ", "))
 }
 
-// tellStalled logs in which partitions nothing comes although messages wait.
-func (r *run) tellStalled(stalls []*topicv1.Stall) {
+// warnStalled logs in which partitions nothing comes although messages wait.
+func (r *run) warnStalled(stalls []*topicv1.Stall) {
 	var list []string
 	for _, s := range stalls {
 		list = append(list, fmt.Sprintf("partition %d: %s", s.GetPartition(), s.GetText()))
 	}
-	r.tell("the group is stalled", strings.Join(list, "; "))
+	r.warn("the group is stalled", strings.Join(list, "; "))
 }

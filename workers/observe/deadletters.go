@@ -9,10 +9,10 @@ import (
 // DeadLetters registers how many dead letters wait for an operator.
 func DeadLetters(m *telemetry.Metrics, w *deadletter.Watch) {
 	m.Gauge(telemetry.DeadLettersOpen, "Dead letters of events that were neither redriven nor discarded.",
-		func() float64 { return float64(w.Stats().Letters) })
+		func() float64 { return float64(w.Stats().DeadLetters) })
 	m.Gauge(telemetry.DeadLettersOldest, "Time since the first of them failed, in seconds.",
 		func() float64 { return w.Stats().Oldest.Seconds() })
-	m.Gauge(telemetry.TopicLettersOpen, "Dead letters of topics that were neither redriven nor discarded.",
+	m.Gauge(telemetry.TopicDeadLettersOpen, "Dead letters of topics that were neither redriven nor discarded.",
 		func() float64 { return float64(w.Stats().Topics) })
 }
 

@@ -25,8 +25,8 @@ import (
 type away struct {
 	answer func(n int) *topicv1.HeartbeatResponse // to heartbeat n; nil: none
 
-	mu    sync.Mutex
-	beats []time.Time // when each began
+	mu         sync.Mutex
+	heartbeats []time.Time // when each began
 }
 
 func (a *away) Do(r *http.Request) (*http.Response, error) {
@@ -34,8 +34,8 @@ func (a *away) Do(r *http.Request) (*http.Response, error) {
 		return nil, errors.New("connection refused")
 	}
 	a.mu.Lock()
-	a.beats = append(a.beats, time.Now())
-	n := len(a.beats)
+	a.heartbeats = append(a.heartbeats, time.Now())
+	n := len(a.heartbeats)
 	a.mu.Unlock()
 	if res := a.answer(n); res != nil {
 		body, err := proto.Marshal(res)
@@ -46,7 +46,7 @@ func (a *away) Do(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// beat runs a consumer until it ends by itself.
+// run runs a consumer until it ends by itself.
 func (a *away) run(t *testing.T, log io.Writer) error {
 	t.Helper()
 	c, err := topic.Dial(topic.Config{BaseURL: "http://away", HTTP: a,
@@ -70,11 +70,11 @@ func TestHeartbeatsFail(t *testing.T) {
 		if err := a.run(t, &log); !errors.Is(err, topic.ErrHeartbeat) {
 			t.Error(err)
 		}
-		testkit.Equal(t, "heartbeats", len(a.beats), 10)
+		testkit.Equal(t, "heartbeats", len(a.heartbeats), 10)
 		at := began.Add(time.Minute)
 		for i, pause := range []int{0, 1, 2, 4, 8, 16, 32, 60, 60, 60} {
 			at = at.Add(time.Duration(pause) * time.Second)
-			testkit.Equal(t, "heartbeat", a.beats[i].Sub(began), at.Sub(began))
+			testkit.Equal(t, "heartbeat", a.heartbeats[i].Sub(began), at.Sub(began))
 			at = at.Add(5 * time.Second) // until it was given up
 		}
 		testkit.Equal(t, "the end", time.Since(began), at.Sub(began))
@@ -98,8 +98,8 @@ func TestHeartbeatsRecover(t *testing.T) {
 		if err := a.run(t, io.Discard); !errors.Is(err, topic.ErrHeartbeat) {
 			t.Error(err)
 		}
-		testkit.Equal(t, "heartbeats", len(a.beats), 20)
-		testkit.Equal(t, "pause after the answer", a.beats[10].Sub(a.beats[9]), time.Minute)
+		testkit.Equal(t, "heartbeats", len(a.heartbeats), 20)
+		testkit.Equal(t, "pause after the answer", a.heartbeats[10].Sub(a.heartbeats[9]), time.Minute)
 	})
 }
 
@@ -112,6 +112,6 @@ func TestHeartbeatOfTheCancelled(t *testing.T) {
 		if err := a.run(t, io.Discard); !errors.Is(err, topic.ErrSubscriptionGone) {
 			t.Error(err)
 		}
-		testkit.Equal(t, "heartbeats", len(a.beats), 1)
+		testkit.Equal(t, "heartbeats", len(a.heartbeats), 1)
 	})
 }

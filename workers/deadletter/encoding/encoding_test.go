@@ -1,4 +1,4 @@
-package letter
+package encoding
 
 import (
 	"bytes"
@@ -13,9 +13,9 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 )
 
-// An encoded dead letter has its id and class as fields, and decodes to the same letter.
+// An encoded dead letter has its id and class as fields, and decodes to the same dead letter.
 func TestFields(t *testing.T) {
-	l := Letter{
+	l := DeadLetter{
 		Record: &kafka.Record{Topic: "chats.created", Partition: 3, Offset: 7, Timestamp: time.UnixMilli(5).UTC(),
 			Key: []byte("k"), Value: []byte{}},
 		Group: "g", Consumer: "c", Class: Class("permanent"), Reason: "permanent: bad", FailedAt: time.UnixMilli(9).UTC(),
@@ -40,7 +40,7 @@ func TestFields(t *testing.T) {
 
 // Dead letters that are older than these fields are still read: the class is the first word of
 // the reason, and the id follows from the position.
-func TestLettersWithoutFields(t *testing.T) {
+func TestDeadLettersWithoutFields(t *testing.T) {
 	for reason, want := range map[string]eventv1.FailureClass{
 		"permanent: bad":                eventv1.FailureClass_FAILURE_CLASS_PERMANENT,
 		"unknown: *errors.errorString":  eventv1.FailureClass_FAILURE_CLASS_UNKNOWN,
@@ -65,7 +65,7 @@ func TestLettersWithoutFields(t *testing.T) {
 	}
 }
 
-func TestNoLetters(t *testing.T) {
+func TestNoDeadLetters(t *testing.T) {
 	if _, err := Decode([]byte{0xff}); err == nil {
 		t.Error("noise is a letter")
 	}

@@ -87,7 +87,7 @@ func (w *world) fail(through *server, name string, exhausted topicv1.Exhausted, 
 	w.take(through, name, n, "bad")
 }
 
-// list lists letters page by page, as operators do.
+// list lists dead letters page by page, as operators do.
 func list(ctx context.Context, m *deadletter.Manager, size int, f deadletter.Filter, each func(id string)) error {
 	f.Source = deadletter.Topics
 	for at := (deadletter.Position{}); ; {
@@ -95,8 +95,8 @@ func list(ctx context.Context, m *deadletter.Manager, size int, f deadletter.Fil
 		if err != nil {
 			return err
 		}
-		for i := range page.Letters {
-			each(page.Letters[i].ID())
+		for i := range page.DeadLetters {
+			each(page.DeadLetters[i].ID())
 		}
 		if page.Next == nil {
 			return nil
@@ -108,7 +108,7 @@ func list(ctx context.Context, m *deadletter.Manager, size int, f deadletter.Fil
 // The dead letters of all topics are listed by who has no topics: page by page, also while
 // slots change their owners, each once and those of a topic in order. What is done about one is
 // done where it stands: its group gets it again, once.
-func TestLettersOfAllSlots(t *testing.T) {
+func TestDeadLettersOfAllSlots(t *testing.T) {
 	w := newWorld(t)
 	one, two := w.start("one"), w.start("two")
 	w.spread(one, two)
@@ -121,9 +121,8 @@ func TestLettersOfAllSlots(t *testing.T) {
 	}
 	parked := w.named(two, "parked-")
 	w.fail(two, parked, topicv1.Exhausted_EXHAUSTED_PARK_KEY, each)
-	all := topicproxy.NewLetters(w.any, func(ctx context.Context) (int, error) {
-		return topic.DeclaredSlots(ctx,
-			w.Store)
+	all := topicproxy.NewDeadLetters(w.any, func(ctx context.Context) (int, error) {
+		return topic.DeclaredSlots(ctx, w.Store)
 	})
 	m, err := deadletter.New(deadletter.Config{Addr: "of no events", Store: w.Store, Topics: all, Clock: time.Now,
 		Logger: slog.New(slog.DiscardHandler)})
@@ -157,17 +156,17 @@ func TestLettersOfAllSlots(t *testing.T) {
 	testkit.Equal(t, "letters of another group", len(ids(2, deadletter.Filter{Group: "h"})), 0)
 	w.onlyNews(all, 2*each)
 	w.redriven(m, one, dead[1], parked)
-	w.handedOver(m, all, two, append(slices.Clone(dead), parked))
+	w.moved(m, all, two, append(slices.Clone(dead), parked))
 }
 
 // onlyNews reads what has come to topics of dead letters, and then what has come since.
-func (w *world) onlyNews(all *topicproxy.Letters, n int) {
+func (w *world) onlyNews(all *topicproxy.DeadLetters, n int) {
 	w.t.Helper()
 	which := topic.DeadLetterSelection{Dead: true, After: map[commitlog.Partition]int64{}}
 	for _, want := range []int{n, 0} {
 		got := 0
-		testkit.Must(w.t, all.Scan(w.t.Context(), which, topic.DeadLetterPlace{}, func(l topic.DeadLetter) error {
-			which.After[commitlog.Partition{Topic: l.Number, Number: l.Place.Partition}] = l.Place.Position + 1
+		testkit.Must(w.t, all.Scan(w.t.Context(), which, topic.DeadLetterPosition{}, func(l topic.DeadLetter) error {
+			which.After[commitlog.Partition{Topic: l.Number, Number: l.LogPosition.Partition}] = l.LogPosition.Position + 1
 			got++
 			return nil
 		}))
@@ -175,7 +174,7 @@ func (w *world) onlyNews(all *topicproxy.Letters, n int) {
 	}
 }
 
-// redriven gives letters back to their groups.
+// redriven gives dead letters back to their groups.
 func (w *world) redriven(m *deadletter.Manager, through *server, dead, parked string) {
 	w.t.Helper()
 	ctx := w.t.Context()
@@ -194,8 +193,8 @@ func (w *world) redriven(m *deadletter.Manager, through *server, dead, parked st
 	}
 }
 
-// handedOver stops a server between two pages of a list.
-func (w *world) handedOver(m *deadletter.Manager, all *topicproxy.Letters, down *server, names []string) {
+// moved stops a server between two pages of a list.
+func (w *world) moved(m *deadletter.Manager, all *topicproxy.DeadLetters, down *server, names []string) {
 	w.t.Helper()
 	ctx := w.t.Context()
 	var want, got []string
@@ -211,7 +210,7 @@ func (w *world) handedOver(m *deadletter.Manager, all *topicproxy.Letters, down 
 	testkit.Equal(w.t, "a list while slots change their owners", strings.Join(got, " "), strings.Join(want, " "))
 	var l topic.DeadLetter
 	first := topic.DeadLetterSelection{Topic: names[0]}
-	testkit.Must(w.t, all.Scan(ctx, first, topic.DeadLetterPlace{}, func(x topic.DeadLetter) error {
+	testkit.Must(w.t, all.Scan(ctx, first, topic.DeadLetterPosition{}, func(x topic.DeadLetter) error {
 		l = x
 		return nil
 	}))

@@ -17,22 +17,22 @@ import (
 	"github.com/parley-chat/parley/server/topic"
 )
 
-// Letters finds the dead letters of all topics, in the slots of the servers. Its lists are in
-// the order of the slots, and in each as those of a DeadLetterStore: a list resumes at a
-// place. The topic of the place determines the slot, and another server may have the slot by
-// then.
+// DeadLetters finds the dead letters of all topics, in the slots of the servers. Its lists are
+// in the order of the slots, and in each as those of a DeadLetterStore: a list resumes at a
+// position. The topic of the position determines the slot, and another server may have the slot
+// by then.
 //
 // A call that finds no owner is repeated for a while: to read changes nothing, and an action
 // on a dead letter happens once. Errors are those of the servers, and topic.ErrNoServer.
-type Letters struct {
+type DeadLetters struct {
 	servers Servers
 	slots   func(context.Context) (int, error)
 }
 
-// NewLetters makes Letters. slots returns how many slots the topics are dealt to, 0 if no
-// server has ever had topics.
-func NewLetters(servers Servers, slots func(context.Context) (int, error)) *Letters {
-	return &Letters{servers, slots}
+// NewDeadLetters makes a DeadLetters. slots returns how many slots the topics are dealt to, 0 if
+// no server has ever had topics.
+func NewDeadLetters(servers Servers, slots func(context.Context) (int, error)) *DeadLetters {
+	return &DeadLetters{servers, slots}
 }
 
 // Tries of a call, and the pause before the next one.
@@ -41,12 +41,12 @@ const (
 	pause    = time.Second
 )
 
-// maxChecked is how many letters are asked about at once.
+// maxChecked is how many dead letters are asked about at once.
 const maxChecked = 1000
 
-// Scan passes the letters that are meant to f, from a place on. An error of f ends it.
-func (s *Letters) Scan(
-	ctx context.Context, sel topic.DeadLetterSelection, from topic.DeadLetterPlace, f func(topic.DeadLetter) error,
+// Scan passes the dead letters that are meant to f, from a position on. An error of f ends it.
+func (s *DeadLetters) Scan(
+	ctx context.Context, sel topic.DeadLetterSelection, from topic.DeadLetterPosition, f func(topic.DeadLetter) error,
 ) error {
 	n, err := s.slots(ctx)
 	if err != nil || n == 0 {
@@ -62,9 +62,9 @@ func (s *Letters) Scan(
 			continue
 		}
 		m := topic.SelectionToWire(&sel, has, func(number uint64) bool { return number%uint64(n) == uint64(slot) })
-		req := &linkv1.ScanLettersRequest{Slot: int32(slot), Selection: m, From: topic.PlaceToWire(topic.DeadLetterPlace{})}
+		req := &linkv1.ScanLettersRequest{Slot: int32(slot), Selection: m, From: topic.PositionToWire(topic.DeadLetterPosition{})}
 		if slot == first {
-			req.From = topic.PlaceToWire(from)
+			req.From = topic.PositionToWire(from)
 		}
 		if err := s.scan(ctx, req, f); err != nil {
 			return err
@@ -73,12 +73,12 @@ func (s *Letters) Scan(
 	return nil
 }
 
-// meant reports whether letters that are meant may be in a slot.
+// meant reports whether dead letters that are meant may be in a slot.
 func meant(sel *topic.DeadLetterSelection, has func(log string) bool) bool {
 	if sel.Topic != "" && !has(sel.Topic) {
 		return false
 	}
-	if len(sel.Places) > 0 && !slices.ContainsFunc(sel.Places, func(p topic.DeadLetterPlace) bool { return has(p.Log) }) {
+	if len(sel.Positions) > 0 && !slices.ContainsFunc(sel.Positions, func(p topic.DeadLetterPosition) bool { return has(p.Log) }) {
 		return false
 	}
 	if sel.Logs == nil {
@@ -92,8 +92,8 @@ func meant(sel *topic.DeadLetterSelection, has func(log string) bool) bool {
 	return false
 }
 
-// scan passes on the letters of a slot.
-func (s *Letters) scan(ctx context.Context, req *linkv1.ScanLettersRequest, f func(topic.DeadLetter) error) error {
+// scan passes on the dead letters of a slot.
+func (s *DeadLetters) scan(ctx context.Context, req *linkv1.ScanLettersRequest, f func(topic.DeadLetter) error) error {
 	for {
 		var page *linkv1.ScanLettersResponse
 		err := s.call(ctx, func(ctx context.Context, c linkv1connect.LetterServiceClient) (err error) {
@@ -115,9 +115,9 @@ func (s *Letters) scan(ctx context.Context, req *linkv1.ScanLettersRequest, f fu
 	}
 }
 
-// There reports of each letter whether the topic in which it stands is the one in which it was
-// found.
-func (s *Letters) There(ctx context.Context, list []topic.DeadLetter) ([]bool, error) {
+// There reports of each dead letter whether the topic in which it stands is the one in which it
+// was found.
+func (s *DeadLetters) There(ctx context.Context, list []topic.DeadLetter) ([]bool, error) {
 	type log struct {
 		name   string
 		number uint64
@@ -129,7 +129,7 @@ func (s *Letters) There(ctx context.Context, list []topic.DeadLetter) ([]bool, e
 		return make([]bool, len(list)), err
 	}
 	for _, l := range list {
-		of := log{l.Place.Log, l.Number}
+		of := log{l.LogPosition.Log, l.Number}
 		if _, ok := there[of]; ok {
 			continue
 		}
@@ -144,19 +144,19 @@ func (s *Letters) There(ctx context.Context, list []topic.DeadLetter) ([]bool, e
 				return nil, err
 			}
 			for i, l := range chunk {
-				there[log{l.Place.Log, l.Number}] = res.GetThere()[i]
+				there[log{l.LogPosition.Log, l.Number}] = res.GetThere()[i]
 			}
 		}
 	}
 	out := make([]bool, len(list))
 	for i, l := range list {
-		out[i] = there[log{l.Place.Log, l.Number}]
+		out[i] = there[log{l.LogPosition.Log, l.Number}]
 	}
 	return out, nil
 }
 
-// Taken reports whether the group of a letter would take its message again.
-func (s *Letters) Taken(ctx context.Context, l topic.DeadLetter) (bool, error) {
+// Taken reports whether the group of a dead letter would take its message again.
+func (s *DeadLetters) Taken(ctx context.Context, l topic.DeadLetter) (bool, error) {
 	slot, err := s.slotOf(ctx, l)
 	if err != nil {
 		return false, err
@@ -168,8 +168,8 @@ func (s *Letters) Taken(ctx context.Context, l topic.DeadLetter) (bool, error) {
 	return res.GetTaken()[0], nil
 }
 
-// check asks about letters of one slot.
-func (s *Letters) check(ctx context.Context, slot int, list []topic.DeadLetter) (*linkv1.CheckLettersResponse, error) {
+// check asks about dead letters of one slot.
+func (s *DeadLetters) check(ctx context.Context, slot int, list []topic.DeadLetter) (*linkv1.CheckLettersResponse, error) {
 	req := &linkv1.CheckLettersRequest{Slot: int32(slot)}
 	for _, l := range list {
 		req.Letters = append(req.Letters, topic.DeadLetterRefToWire(l))
@@ -187,7 +187,7 @@ func (s *Letters) check(ctx context.Context, slot int, list []topic.DeadLetter) 
 
 // Redrive gives a message to the group that gave it up, and returns when that is durable.
 // Error: topic.ErrDeadLetterGone.
-func (s *Letters) Redrive(ctx context.Context, l topic.DeadLetter) error {
+func (s *DeadLetters) Redrive(ctx context.Context, l topic.DeadLetter) error {
 	return s.do(ctx, l, func(ctx context.Context, c linkv1connect.LetterServiceClient, slot int32) (bool, error) {
 		res, err := c.RedriveLetter(ctx, &linkv1.RedriveLetterRequest{Slot: slot, Letter: topic.DeadLetterRefToWire(l)})
 		return res.GetGone(), err
@@ -195,8 +195,8 @@ func (s *Letters) Redrive(ctx context.Context, l topic.DeadLetter) error {
 }
 
 // Discard gives a message up for its group. Error: topic.ErrDeadLetterGone.
-func (s *Letters) Discard(ctx context.Context, l topic.DeadLetter) error {
-	if !l.Place.Parked {
+func (s *DeadLetters) Discard(ctx context.Context, l topic.DeadLetter) error {
+	if !l.LogPosition.Parked {
 		return nil // it stays in its topic
 	}
 	return s.do(ctx, l, func(ctx context.Context, c linkv1connect.LetterServiceClient, slot int32) (bool, error) {
@@ -205,7 +205,7 @@ func (s *Letters) Discard(ctx context.Context, l topic.DeadLetter) error {
 	})
 }
 
-func (s *Letters) do(
+func (s *DeadLetters) do(
 	ctx context.Context, l topic.DeadLetter,
 	what func(context.Context, linkv1connect.LetterServiceClient, int32) (gone bool, err error),
 ) error {
@@ -224,8 +224,8 @@ func (s *Letters) do(
 	return err
 }
 
-// slotOf is the slot of a letter that was found.
-func (s *Letters) slotOf(ctx context.Context, l topic.DeadLetter) (int, error) {
+// slotOf is the slot of a dead letter that was found.
+func (s *DeadLetters) slotOf(ctx context.Context, l topic.DeadLetter) (int, error) {
 	n, err := s.slots(ctx)
 	if err == nil && n == 0 {
 		err = topic.ErrDeadLetterGone
@@ -233,11 +233,11 @@ func (s *Letters) slotOf(ctx context.Context, l topic.DeadLetter) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return topic.SlotOf(l.Place.Log, n), nil
+	return topic.SlotOf(l.LogPosition.Log, n), nil
 }
 
 // call makes a call at any server, and again while there is none, or none has the slot.
-func (s *Letters) call(
+func (s *DeadLetters) call(
 	ctx context.Context, what func(context.Context, linkv1connect.LetterServiceClient) error,
 ) error {
 	for tries := 1; ; tries++ {

@@ -25,7 +25,8 @@ var hashFaults = []fault{
 		lie: with(honest), hears: swaps},
 }
 
-// swaps gives a stream every second delivery in the place of the next but one, which waits for its turn.
+// swaps gives a stream every second delivery in the position of the next but one, which waits for its
+// turn.
 func swaps() func(proto.Message) {
 	var held *topicv1.Delivery
 	n := 0
@@ -85,7 +86,7 @@ func honest(_ *liar, req proto.Message, next func(proto.Message) (proto.Message,
 	return next(req)
 }
 
-var letterFaults = []fault{
+var deadLetterFaults = []fault{
 	{name: "what is redriven does not come back", finds: "redriven:", only: []string{"counted/buried"},
 		lie: with(asks(func(q redriveQ) { q.Execute = false }))},
 	{name: "what is redriven comes to another group", finds: "redriven:",

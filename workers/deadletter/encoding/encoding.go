@@ -1,4 +1,4 @@
-// Package letter is the form of a dead letter on Kafka: a record that a consumer group
+// Package encoding encodes dead letters for Kafka: a dead letter is a record that a consumer group
 // could not process, byte for byte, with the reason.
 //
 // It owns the encoding, the id and the size limit of dead letters. It does not own the
@@ -6,7 +6,7 @@
 // deadletter).
 //
 // Concurrency: all functions may be called from many goroutines.
-package letter
+package encoding
 
 import (
 	"errors"
@@ -21,23 +21,24 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 )
 
-// Letter is a record that could not be processed, and the failure.
-type Letter struct {
+// DeadLetter is a record that could not be processed, and the failure.
+type DeadLetter struct {
 	Record   *kafka.Record // topic, partition, offset, time, key, value and headers
 	Group    string        // consumer group that failed
 	Consumer string        // process of the group
-	// Class is unspecified only in letters that were written without a class.
+	// Class is unspecified only in dead letters that were written without a class.
 	Class    eventv1.FailureClass
 	Reason   string // class and message, without content of the record
 	FailedAt time.Time
 	Attempts int
-	// Omitted is how many bytes of the record the letter has no room for; 0: none. The
+	// Omitted is how many bytes of the record the dead letter has no room for; 0: none. The
 	// record may still be whole at its own position.
 	Omitted int64
 }
 
-// ID identifies a dead letter: two letters of one record and group are the same letter.
-func (l Letter) ID() string {
+// ID identifies a dead letter: two dead letters of one record and group are the same dead
+// letter.
+func (l DeadLetter) ID() string {
 	return fmt.Sprintf("%s/%s/%d/%d", l.Group, l.Record.Topic, l.Record.Partition, l.Record.Offset)
 }
 
@@ -47,7 +48,7 @@ func Class(name string) eventv1.FailureClass {
 	return eventv1.FailureClass(eventv1.FailureClass_value["FAILURE_CLASS_"+strings.ToUpper(name)])
 }
 
-// maxSize is the largest encoded letter, in bytes: with its frame and key it fits into a
+// maxSize is the largest encoded dead letter, in bytes: with its frame and key it fits into a
 // producer's batch (1,000,012 bytes) and into its topic (1,048,588 bytes).
 const maxSize = 960 << 10
 
@@ -55,7 +56,7 @@ const maxSize = 960 << 10
 // left out: the dead letter then says how many bytes are missing and where the record is.
 // Without that rule the record's partition would wait forever for a dead letter that cannot
 // be written.
-func (l Letter) Encode() ([]byte, error) {
+func (l DeadLetter) Encode() ([]byte, error) {
 	m := l.message()
 	if payload, err := proto.Marshal(m); err != nil || len(payload) <= maxSize {
 		return payload, err
@@ -74,7 +75,7 @@ func (l Letter) Encode() ([]byte, error) {
 	return proto.Marshal(m)
 }
 
-func (l Letter) message() *eventv1.DeadLetter {
+func (l DeadLetter) message() *eventv1.DeadLetter {
 	id := l.ID()
 	m := &eventv1.DeadLetter{
 		DlqMetadata: &eventv1.DeadLetterMetadata{
@@ -100,19 +101,19 @@ func (l Letter) message() *eventv1.DeadLetter {
 	return m
 }
 
-// Decode reads an encoded letter. The id always follows from the record's position, and
-// the class of an older letter, which has no field for it, from its reason.
-func Decode(payload []byte) (Letter, error) {
+// Decode reads an encoded dead letter. The id always follows from the record's position, and
+// the class of an older dead letter, which has no field for it, from its reason.
+func Decode(payload []byte) (DeadLetter, error) {
 	var m eventv1.DeadLetter
 	if err := proto.Unmarshal(payload, &m); err != nil {
-		return Letter{}, fmt.Errorf("letter: decode: %w", err)
+		return DeadLetter{}, fmt.Errorf("dead letter: decode: %w", err)
 	}
 	md, record := m.GetDlqMetadata(), m.GetOriginalRecord()
 	if md == nil || record == nil || md.GetConsumerGroup() == "" || md.GetOriginalTopic() == "" ||
 		md.GetOriginalOffset() < 0 {
-		return Letter{}, errors.New("letter: incomplete")
+		return DeadLetter{}, errors.New("dead letter: incomplete")
 	}
-	l := Letter{
+	l := DeadLetter{
 		Record: &kafka.Record{
 			Topic: md.GetOriginalTopic(), Partition: md.GetOriginalPartition(), Offset: md.GetOriginalOffset(),
 			Timestamp: md.GetOriginalTimestamp().AsTime(), Key: record.Key, Value: record.Value,

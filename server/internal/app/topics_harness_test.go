@@ -15,8 +15,9 @@ import (
 	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
-// topicPlace is where a test of topics runs: a server that is alone, or an installation of several.
-type topicPlace struct {
+// topicHarness is where a test of topics runs: a server that is alone, or an installation of
+// several.
+type topicHarness struct {
 	t        *testing.T
 	servers  []string // addresses; requests go to one after the other
 	registry string   // URL
@@ -36,12 +37,12 @@ type topicPlace struct {
 var registryAddress = regexp.MustCompile(`registry at (http://\S+)`)
 
 // alone starts a server that is everything in one process.
-func alone(t *testing.T, flags ...string) *topicPlace {
+func alone(t *testing.T, flags ...string) *topicHarness {
 	t.Helper()
 	dir := t.TempDir()
 	flags = append([]string{"--ops-listen", "127.0.0.1:0", "--topic-creators", "alice"}, flags...)
 	p := launch(t, dir, "127.0.0.1:0", flags...)
-	w := &topicPlace{t: t, servers: []string{p.addr}, alice: token(t, dir, "alice")}
+	w := &topicHarness{t: t, servers: []string{p.addr}, alice: token(t, dir, "alice")}
 	begun := func() {
 		testkit.Eventually(t, "the server says where its registry is", func() bool {
 			m := registryAddress.FindStringSubmatch(p.said.String())
@@ -75,13 +76,13 @@ func alone(t *testing.T, flags ...string) *topicPlace {
 }
 
 // next is the server for the next request.
-func (w *topicPlace) next() (addr string) {
+func (w *topicHarness) next() (addr string) {
 	w.turn++
 	return w.servers[w.turn%len(w.servers)]
 }
 
 // client returns a client of the next server, as alice.
-func (w *topicPlace) client() *topic.Client {
+func (w *topicHarness) client() *topic.Client {
 	w.t.Helper()
 	c, err := topic.Dial(topic.Config{BaseURL: "http://" + w.next(),
 		Token: func(context.Context, bool) (string, error) { return w.alice, nil }})
@@ -90,7 +91,7 @@ func (w *topicPlace) client() *topic.Client {
 }
 
 // rest calls the REST API as alice, until a server answers that has, or reaches, the topic.
-func (w *topicPlace) rest(method, path, body string) (status int, text string) {
+func (w *topicHarness) rest(method, path, body string) (status int, text string) {
 	w.t.Helper()
 	testkit.Eventually(w.t, method+" "+path, func() bool {
 		var err error
@@ -101,7 +102,7 @@ func (w *topicPlace) rest(method, path, body string) (status int, text string) {
 }
 
 // try calls the REST API of a server once.
-func (w *topicPlace) try(addr, method, path, body string) (int, string, error) {
+func (w *topicHarness) try(addr, method, path, body string) (int, string, error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+addr+"/api/v1"+path, strings.NewReader(body))
@@ -134,12 +135,12 @@ func exchange(req *http.Request) (int, string, error) {
 }
 
 // line runs a command on topics as ada.
-func (w *topicPlace) line(args string) (code int, stdout, stderr string) {
+func (w *topicHarness) line(args string) (code int, stdout, stderr string) {
 	return w.command(append([]string{"topics"}, strings.Fields(args)...)...)
 }
 
 // schemas calls the registry as ada.
-func (w *topicPlace) schemas(method, path, body string) (int, string) {
+func (w *topicHarness) schemas(method, path, body string) (int, string) {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, w.registry+path, strings.NewReader(body))
 	testkit.Must(w.t, err)
@@ -150,7 +151,7 @@ func (w *topicPlace) schemas(method, path, body string) (int, string) {
 }
 
 // register registers messages of package shop.v1, and returns the schema's id.
-func (w *topicPlace) register(subject, messages string) int {
+func (w *topicHarness) register(subject, messages string) int {
 	w.t.Helper()
 	body, err := json.Marshal(map[string]string{"schemaType": "PROTOBUF",
 		"schema": "syntax = \"proto3\"; package shop.v1; " + messages})

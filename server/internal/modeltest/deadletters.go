@@ -15,30 +15,30 @@ import (
 	client "github.com/parley-chat/parley/server/client/topic"
 )
 
-// redrivenHeader is that of a message which was put back: the id of its letter.
+// redrivenHeader is that of a message which was put back: the id of its dead letter.
 const redrivenHeader = "parley-redriven"
 
-// letter is a dead letter.
-type letter struct {
+// deadLetter is a dead letter.
+type deadLetter struct {
 	topic     *topicState
-	place     place // in the topic of dead letters
+	position  position // in the topic of dead letters
 	group, of string
 	message   *topicv1.TopicMessage
 	backs     []*publication // what it was put back as
 }
 
-// id is the letter's id as operators know it.
-func (l *letter) id() string { return l.topic.name + ".dlq/" + l.place.String() }
+// id is the dead letter's id as operators know it.
+func (l *deadLetter) id() string { return l.topic.name + ".dlq/" + l.position.String() }
 
 // handling is what an operator did about a dead letter, or tried to: to redrive or to discard it.
 type handling struct {
 	span
-	id      string // of the letter
+	id      string // of the dead letter
 	redrive bool
 	outcome outcome // refused: it was left as it was
 }
 
-// may reports whether the letter may have been put back by it.
+// may reports whether the dead letter may have been put back by it.
 func (h *handling) may() bool { return h.redrive && h.outcome != refused }
 
 // bury redrives and discards dead letters of a group, now and then.
@@ -46,20 +46,20 @@ func (w *World) bury(g *group) {
 	for sleep(w.changing.ctx, w.around(time.Second)) {
 		ctx := context.WithoutCancel(w.changing.ctx)
 		var ids []string
-		for _, l := range w.listLetters(ctx, g, opsv1.DeadLetterStatus_DEAD_LETTER_STATUS_OPEN) {
+		for _, l := range w.listDeadLetters(ctx, g, opsv1.DeadLetterStatus_DEAD_LETTER_STATUS_OPEN) {
 			if w.chance(4) > 0 {
 				ids = append(ids, l.GetId())
 			}
 		}
 		if len(ids) > 0 {
-			w.handleLetters(ctx, g, ids, w.chance(3) > 0)
+			w.handleDeadLetters(ctx, g, ids, w.chance(3) > 0)
 		}
 	}
 }
 
-// listLetters returns the dead letters of a group with one of some statuses.
-func (w *World) listLetters(ctx context.Context, g *group, s ...opsv1.DeadLetterStatus) (all []*opsv1.DeadLetter) {
-	req := &opsv1.ListDeadLettersRequest{Filter: letterFilter(g), Statuses: s}
+// listDeadLetters returns the dead letters of a group with one of some statuses.
+func (w *World) listDeadLetters(ctx context.Context, g *group, s ...opsv1.DeadLetterStatus) (all []*opsv1.DeadLetter) {
+	req := &opsv1.ListDeadLettersRequest{Filter: deadLetterFilter(g), Statuses: s}
 	for {
 		res, _, err := until(ctx, w, w.Operator.Ops.ListDeadLetters, req)
 		if err != nil {
@@ -73,17 +73,17 @@ func (w *World) listLetters(ctx context.Context, g *group, s ...opsv1.DeadLetter
 	}
 }
 
-func letterFilter(g *group) *opsv1.DeadLetterFilter {
+func deadLetterFilter(g *group) *opsv1.DeadLetterFilter {
 	return &opsv1.DeadLetterFilter{Topic: g.topic.name, Group: g.name,
 		Source: opsv1.DeadLetterSource_DEAD_LETTER_SOURCE_TOPICS}
 }
 
-// handleLetters redrives or discards letters. If the call has no answer, each of them was handled or not, but for
-// those of which it said that before.
-func (w *World) handleLetters(ctx context.Context, g *group, ids []string, redrive bool) {
+// handleDeadLetters redrives or discards dead letters. If the call has no answer, each of them was handled or
+// not, but for those of which it said that before.
+func (w *World) handleDeadLetters(ctx context.Context, g *group, ids []string, redrive bool) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	filter := letterFilter(g)
+	filter := deadLetterFilter(g)
 	filter.Ids = ids
 	call := w.stamp()
 	var said map[string]opsv1.DeadLetterOutcome
@@ -119,7 +119,7 @@ func (w *World) handleLetters(ctx context.Context, g *group, ids []string, redri
 	}
 }
 
-// outcomes reads what a call did about letters.
+// outcomes reads what a call did about dead letters.
 func outcomes[T any, P interface {
 	*T
 	GetResults() []*opsv1.DeadLetterResult
@@ -137,8 +137,8 @@ func outcomes[T any, P interface {
 	return said, stream.Err()
 }
 
-// readLetters reads the dead letters of a topic, if it has any.
-func (w *World) readLetters(ctx context.Context, t *topicState) {
+// readDeadLetters reads the dead letters of a topic, if it has any.
+func (w *World) readDeadLetters(ctx context.Context, t *topicState) {
 	dlq := t.name + ".dlq"
 	_, _, err := until(ctx, w, w.User.Subscriptions.CreateSubscription, &topicv1.CreateSubscriptionRequest{
 		Topic: dlq, Group: "undertaker", Config: &topicv1.SubscriptionConfig{Start: earliest()}})
@@ -155,7 +155,7 @@ func (w *World) readLetters(ctx context.Context, t *topicState) {
 		req.Session = res.GetSession()
 		for _, d := range res.GetDeliveries() {
 			for i, m := range d.GetMessages() {
-				w.letters = append(w.letters, &letter{topic: t, place: placeIn(d, i),
+				w.deadLetters = append(w.deadLetters, &deadLetter{topic: t, position: positionIn(d, i),
 					group: m.GetHeaders()["parley-group"], of: m.GetHeaders()["parley-message-id"], message: m})
 			}
 		}
@@ -165,21 +165,22 @@ func (w *World) readLetters(ctx context.Context, t *topicState) {
 	}
 }
 
-// readBacks finds the messages that were put back into a topic. They stand at places that no publisher got.
+// readBacks finds the messages that were put back into a topic. They stand at positions that no publisher
+// got.
 func (w *World) readBacks(ctx context.Context, t *topicState) {
-	all, taken := map[string]*letter{}, map[place]bool{}
-	for _, l := range w.letters {
+	all, taken := map[string]*deadLetter{}, map[position]bool{}
+	for _, l := range w.deadLetters {
 		all[l.id()] = l
 	}
 	for _, p := range t.order {
-		taken[p.place] = true
+		taken[p.position] = true
 	}
 	res, _, err := until(ctx, w, w.User.Topics.GetTopic, &topicv1.GetTopicRequest{Topic: t.name})
 	if err != nil {
 		w.find("refused: GetTopic of %s: %v", t.name, err)
 	}
 	for _, b := range res.GetTopic().GetPartitions() {
-		for at := (place{b.GetPartition(), 0}); at.position < b.GetEnd(); at.position++ {
+		for at := (position{b.GetPartition(), 0}); at.position < b.GetEnd(); at.position++ {
 			if taken[at] {
 				continue
 			}
@@ -190,7 +191,7 @@ func (w *World) readBacks(ctx context.Context, t *topicState) {
 				w.find("redriven: %v of %s is of no letter: %v, %v", at, t.name, res, err)
 				continue
 			}
-			p := &publication{message: proto.CloneOf(l.message), place: at, stored: true, letter: l}
+			p := &publication{message: proto.CloneOf(l.message), position: at, stored: true, deadLetter: l}
 			maps.DeleteFunc(p.message.GetHeaders(), isOwn)
 			p.call, p.ret = w.redrives(l)
 			l.backs = append(l.backs, p)
@@ -199,8 +200,9 @@ func (w *World) readBacks(ctx context.Context, t *topicState) {
 	}
 }
 
-// redrives says when a letter may have been put back: between the first call and the last answer.
-func (w *World) redrives(l *letter) (call, ret stamp) {
+// redrives says when a dead letter may have been put back: between the first call and the last
+// answer.
+func (w *World) redrives(l *deadLetter) (call, ret stamp) {
 	for _, g := range w.tenures {
 		for _, h := range g.handled {
 			if h.id != l.id() || !h.may() {
@@ -215,21 +217,21 @@ func (w *World) redrives(l *letter) (call, ret stamp) {
 	return call, ret
 }
 
-// readStatuses asks what became of the letters of groups that operators look after.
+// readStatuses asks what became of the dead letters of groups that operators look after.
 func (w *World) readStatuses(ctx context.Context) {
 	for _, g := range w.tenures {
 		if !g.buried {
 			continue
 		}
-		g.statuses = w.listLetters(ctx, g, opsv1.DeadLetterStatus_DEAD_LETTER_STATUS_OPEN,
+		g.statuses = w.listDeadLetters(ctx, g, opsv1.DeadLetterStatus_DEAD_LETTER_STATUS_OPEN,
 			opsv1.DeadLetterStatus_DEAD_LETTER_STATUS_RUNNING, opsv1.DeadLetterStatus_DEAD_LETTER_STATUS_REDRIVEN,
 			opsv1.DeadLetterStatus_DEAD_LETTER_STATUS_DISCARDED)
-		w.countLetters(ctx, g)
+		w.countDeadLetters(ctx, g)
 	}
 }
 
-// countLetters holds what is counted against what is listed.
-func (w *World) countLetters(ctx context.Context, g *group) {
+// countDeadLetters holds what is counted against what is listed.
+func (w *World) countDeadLetters(ctx context.Context, g *group) {
 	open := int64(0)
 	for _, l := range g.statuses {
 		if l.GetStatus() == opsv1.DeadLetterStatus_DEAD_LETTER_STATUS_OPEN {
@@ -237,10 +239,10 @@ func (w *World) countLetters(ctx context.Context, g *group) {
 		}
 	}
 	res, _, err := until(ctx, w, w.Operator.Ops.CountDeadLetters,
-		&opsv1.CountDeadLettersRequest{Filter: letterFilter(g)})
+		&opsv1.CountDeadLettersRequest{Filter: deadLetterFilter(g)})
 	if err != nil || res.GetTotal() != open {
 		w.find("letters: %d of %s are open, and %d are counted: %v", open, g.name, res.GetTotal(), err)
 	}
 }
 
-func (p place) String() string { return fmt.Sprintf("%d-%d", p.partition, p.position) }
+func (p position) String() string { return fmt.Sprintf("%d-%d", p.partition, p.position) }

@@ -20,7 +20,7 @@ func chatOf(i int) string { return "chat_" + ulid.ULID{15: byte(i)}.String() }
 func resumed(t *testing.T, generation, id string) (token string, known map[string]int64) {
 	t.Helper()
 	req := &deliveryv1.SubscribeRequest{}
-	if _, err := NewPlace("bob", store.Line(generation), id, req); err != nil {
+	if _, err := NewCursor("bob", store.Line(generation), id, req); err != nil {
 		t.Fatal(err)
 	}
 	known = map[string]int64{}
@@ -32,7 +32,7 @@ func resumed(t *testing.T, generation, id string) (token string, known map[strin
 
 // An id says what the frames before it have brought: changes, first heads, resets;
 // not the heads of chats whose changes may come later, nor what is not in order.
-func TestPlace(t *testing.T) {
+func TestCursor(t *testing.T) {
 	message := func(chat, version int) *frame.Frame {
 		return frame.New(&deliveryv1.Frame{ChatId: chatOf(chat), Version: int64(version),
 			Body: &deliveryv1.Frame_Message{Message: &messagev1.Message{}}}, 0)
@@ -69,7 +69,7 @@ func TestPlace(t *testing.T) {
 			map[string]int64{}},
 		"a chat that is not the user's": {[]*frame.Frame{frame.Left(chatOf(1), "bob", 0)}, "t0", map[string]int64{}},
 	} {
-		p, err := NewPlace("bob", store.Line("gen"), "t0", &deliveryv1.SubscribeRequest{})
+		p, err := NewCursor("bob", store.Line("gen"), "t0", &deliveryv1.SubscribeRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,16 +96,16 @@ func (counting) Holds(generation string, commit int64) bool {
 
 // A stream resumes if what was shown is part of the history, in whichever generation it was shown; if
 // not, it begins with nothing, without the token, too.
-func TestPlaceInHistory(t *testing.T) {
+func TestCursorInHistory(t *testing.T) {
 	for commit, held := range map[int64]bool{7: true, 8: false} {
-		p, err := NewPlace("bob", store.Line("before"), "t0", &deliveryv1.SubscribeRequest{})
+		p, err := NewCursor("bob", store.Line("before"), "t0", &deliveryv1.SubscribeRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		p.pass(frame.Reset(chatOf(1), 9), commit)
 		p.pass(frame.Reset(chatOf(2), 9), 3) // passed later, although it was shown before
 		req := &deliveryv1.SubscribeRequest{}
-		if _, err := NewPlace("bob", counting{}, p.id(), req); err != nil {
+		if _, err := NewCursor("bob", counting{}, p.id(), req); err != nil {
 			t.Fatal(err)
 		}
 		if (len(req.GetKnown()) == 2) != held || (req.GetToken() == "t0") != held {
@@ -115,8 +115,8 @@ func TestPlaceInHistory(t *testing.T) {
 }
 
 // The hundred chats that changed last are known; heads come with the latest first.
-func TestPlaceIsBounded(t *testing.T) {
-	p, err := NewPlace("bob", store.Line("gen"), "", &deliveryv1.SubscribeRequest{})
+func TestCursorIsBounded(t *testing.T) {
+	p, err := NewCursor("bob", store.Line("gen"), "", &deliveryv1.SubscribeRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,13 +137,13 @@ func TestPlaceIsBounded(t *testing.T) {
 }
 
 // Whatever stands in the header, it is read or refused.
-func FuzzPlace(f *testing.F) {
+func FuzzCursor(f *testing.F) {
 	for _, s := range []string{"", "t", ".", "t.AQNnZW4", "t.AQA", "..", strings.Repeat("A", 5000)} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, id string) {
 		req := &deliveryv1.SubscribeRequest{}
-		p, err := NewPlace("bob", store.Line("gen"), id, req)
+		p, err := NewCursor("bob", store.Line("gen"), id, req)
 		if err != nil {
 			return
 		}
