@@ -10,10 +10,10 @@ import (
 	"go.uber.org/goleak"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/client"
 	"github.com/parley-chat/parley/server/client/device"
-	"github.com/parley-chat/parley/server/delivery"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -209,7 +209,7 @@ func TestRevokedSessionStops(t *testing.T) {
 		defer s.mu.Unlock()
 		return ann.streams == 1
 	})
-	s.hub.EndRevoked(func(p delivery.OpenParams) bool { return p.SessionID == "ann" })
+	s.hub.EndRevoked(func(p auth.Principal) bool { return p.SessionID == "ann" })
 	err := <-ann.ended
 	ann.ended <- nil
 	var stopped *client.StoppedError

@@ -22,6 +22,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/infra/testkit"
@@ -234,10 +235,7 @@ func (s *server) Ack(ctx context.Context, r *deliveryv1.AckRequest) (*deliveryv1
 func (s *server) Subscribe(
 	ctx context.Context, r *deliveryv1.SubscribeRequest, out *connect.ServerStream[deliveryv1.SubscribeResponse],
 ) error {
-	st, err := s.hub.Open(ctx, delivery.OpenParams{
-		UserID: userOf(ctx), SessionID: userOf(ctx), ExpiresAt: time.Now().Add(time.Hour), Token: r.GetToken(),
-		Known: r.GetKnown(),
-	})
+	st, err := s.hub.Open(ctx, delivery.OpenParams{Principal: auth.Principal{UserID: userOf(ctx), SessionID: userOf(ctx), ExpiresAt: time.Now().Add(time.Hour)}, Token: r.GetToken(), Known: r.GetKnown()})
 	if err != nil {
 		return err
 	}

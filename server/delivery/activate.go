@@ -60,7 +60,7 @@ func (s *Stream) readPresent(ctx context.Context, ids []string) (found present, 
 	if len(ids) == 0 {
 		return found, nil
 	}
-	list, err := s.hub.cfg.Source.Overviews(ctx, s.user, ids)
+	list, err := s.hub.cfg.Source.Overviews(ctx, s.owner.UserID, ids)
 	if err != nil {
 		return found, err
 	}
@@ -68,7 +68,7 @@ func (s *Stream) readPresent(ctx context.Context, ids []string) (found present, 
 	for _, ov := range list {
 		found.overviews[ov.GetChat().GetChatId()] = ov
 	}
-	last, err := s.hub.cfg.Source.UserChatsOf(ctx, s.user, ids)
+	last, err := s.hub.cfg.Source.UserChatsOf(ctx, s.owner.UserID, ids)
 	if err != nil {
 		return found, err
 	}
@@ -114,7 +114,7 @@ func (h *Hub) activateFound(a *subscription, r catchUpRow, head *table.Head, fou
 // user's rows last.
 func (s *Stream) sendStates(ctx context.Context, ids []string, whole bool) error {
 	h := s.hub
-	list, err := h.cfg.Source.Overviews(ctx, s.user, ids)
+	list, err := h.cfg.Source.Overviews(ctx, s.owner.UserID, ids)
 	if err != nil {
 		return err
 	}

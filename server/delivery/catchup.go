@@ -69,7 +69,7 @@ func (s *Stream) stepRows(ctx context.Context) (err error) {
 	if c.start, err = h.cfg.Source.Begin(ctx); err != nil {
 		return err
 	}
-	rows, err := h.cfg.Source.UserChats(ctx, s.user)
+	rows, err := h.cfg.Source.UserChats(ctx, s.owner.UserID)
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func (h *Hub) endCatchUp(s *Stream) {
 // complete. Callers hold mu.
 func (h *Hub) completeSync(s *Stream, start view.Start) {
 	s.synced = start.At
-	s.token = h.cfg.Source.NewToken(s.user, start)
+	s.token = h.cfg.Source.NewToken(s.owner.UserID, start)
 	h.push(s, frame.Heartbeat(s.token))
 	h.endOverflowed([]*Stream{s})
 }
@@ -189,7 +189,7 @@ func (s *Stream) beginReplay(ctx context.Context, chatID string, version int64) 
 	if err != nil {
 		return nil, err
 	}
-	rows, err := h.cfg.Source.UserChatsOf(ctx, s.user, []string{chatID})
+	rows, err := h.cfg.Source.UserChatsOf(ctx, s.owner.UserID, []string{chatID})
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +220,7 @@ func (s *Stream) beginReplay(ctx context.Context, chatID string, version int64) 
 		h.activate(a, version, row.Floor())
 		return nil, nil
 	}
-	return &frame.Replay{ChatID: chatID, User: s.user, From: version, After: version, To: head.Version,
+	return &frame.Replay{ChatID: chatID, User: s.owner.UserID, From: version, After: version, To: head.Version,
 		MinVisible: row.Floor()}, nil
 }
 

@@ -144,7 +144,7 @@ func (h *Hub) apply(cs *chatState, c *frame.Change) {
 
 // deliver sends a change to one subscribed stream. Callers hold mu.
 func (h *Hub) deliver(a *subscription, c *frame.Change) {
-	own := c.Target == a.stream.user
+	own := c.Target == a.stream.owner.UserID
 	if !a.active {
 		// Catching up reads the head and then the user's row; its result at position p
 		// covers a removal at or before p.

@@ -1,7 +1,7 @@
 package delivery
 
 // UserOf tells tests whose stream it is.
-func UserOf(s *Stream) string { return s.user }
+func UserOf(s *Stream) string { return s.owner.UserID }
 
 // SetVerified records for tests that the streams of a chat's members are subscribed.
 func (h *Hub) SetVerified(chatID string, version int64) {

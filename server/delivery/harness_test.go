@@ -10,6 +10,7 @@ import (
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/store"
@@ -156,8 +157,7 @@ func (w *harness) open(user, token string, known ...*deliveryv1.KnownChat) *devi
 
 func (w *harness) register(user, token string, known ...*deliveryv1.KnownChat) *device {
 	w.t.Helper()
-	s, err := w.hub.Open(w.ctx, delivery.OpenParams{UserID: user, SessionID: "s", ExpiresAt: w.now.Add(time.Hour),
-		Token: token, Known: known})
+	s, err := w.hub.Open(w.ctx, delivery.OpenParams{Principal: auth.Principal{UserID: user, SessionID: "s", ExpiresAt: w.now.Add(time.Hour)}, Token: token, Known: known})
 	w.must(err)
 	d := &device{w: w, s: s, version: map[string]int64{}, newest: map[string]int64{}, shown: map[string]int64{},
 		texts: map[string][]string{}, left: map[string]bool{}, next: 1}

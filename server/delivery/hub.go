@@ -36,6 +36,7 @@ import (
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -83,7 +84,7 @@ type Config struct {
 	// Revoked, if given, reports whether the access of the user who opens a stream was
 	// revoked, or the key of the access token ended. It is called after the stream was
 	// registered: EndRevoked finds the open streams, and Revoked those that are being opened.
-	Revoked func(p OpenParams) bool
+	Revoked func(auth.Principal) bool
 
 	GapWait        time.Duration // how long a missing change may still arrive by itself; 20 ms
 	Heartbeat      time.Duration // interval announced in hello; 15 s
@@ -109,7 +110,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Delivered = func(context.Context, string, string, int64) error { return nil }
 	}
 	if c.Revoked == nil {
-		c.Revoked = func(OpenParams) bool { return false }
+		c.Revoked = func(auth.Principal) bool { return false }
 	}
 	c.GapWait = cmp.Or(c.GapWait, 20*time.Millisecond)
 	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)

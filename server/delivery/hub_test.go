@@ -7,6 +7,7 @@ import (
 	"time"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/store/table"
@@ -371,7 +372,7 @@ func TestAckExtendAndLease(t *testing.T) {
 func TestEndRevokedBesideOthers(t *testing.T) {
 	w := newHarness(t, nil)
 	d, other := w.open("bob", ""), w.open("ann", "")
-	w.hub.EndRevoked(func(p delivery.OpenParams) bool {
+	w.hub.EndRevoked(func(p auth.Principal) bool {
 		w.hub.Close(d.s) // takes the hub's lock
 		return p.UserID == "bob"
 	})
@@ -391,7 +392,7 @@ func TestSec_S_14_ExpiryRevocationDrain(t *testing.T) {
 	ends := map[deliveryv1.EndCode]func(){
 		deliveryv1.EndCode_END_CODE_TOKEN_EXPIRED: func() { w.now = w.now.Add(time.Hour); w.hub.Tick() },
 		deliveryv1.EndCode_END_CODE_SESSION_REVOKED: func() {
-			w.hub.EndRevoked(func(p delivery.OpenParams) bool { return p.SessionID == "s" })
+			w.hub.EndRevoked(func(p auth.Principal) bool { return p.SessionID == "s" })
 		},
 	}
 	for code, end := range ends {
@@ -422,7 +423,7 @@ func TestSec_S_14_ExpiryRevocationDrain(t *testing.T) {
 	if d.take(); d.end != deliveryv1.EndCode_END_CODE_DRAIN {
 		t.Fatalf("ended with %v", d.end)
 	}
-	if _, err := w.hub.Open(w.ctx, delivery.OpenParams{UserID: "bob"}); !errors.Is(err, delivery.ErrDraining) {
+	if _, err := w.hub.Open(w.ctx, delivery.OpenParams{Principal: auth.Principal{UserID: "bob"}}); !errors.Is(err, delivery.ErrDraining) {
 		t.Fatal(err)
 	}
 	if n := w.hub.Stats().Streams; n != 0 {

@@ -149,7 +149,7 @@ func (h *Hub) reconcileSubscription(ctx context.Context, w Work) error {
 // left. version is one that all of them had before; 0 where none is known.
 func (s *Stream) reconcile(ctx context.Context, ids []string, version int64) error {
 	h := s.hub
-	rows, err := h.cfg.Source.UserChatsOf(ctx, s.user, ids)
+	rows, err := h.cfg.Source.UserChatsOf(ctx, s.owner.UserID, ids)
 	if err != nil {
 		return err
 	}

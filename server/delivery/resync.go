@@ -134,7 +134,7 @@ func (s *Stream) readMissed(ctx context.Context, r *resync) (err error) {
 	if r.start, err = h.cfg.Source.Begin(ctx); err != nil {
 		return err
 	}
-	rows, err := h.cfg.Source.UserChats(ctx, s.user)
+	rows, err := h.cfg.Source.UserChats(ctx, s.owner.UserID)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/store/table"
@@ -224,7 +225,7 @@ func TestSessionRevokedWhileAStreamOpens(t *testing.T) {
 	revoked := false
 	var hub *delivery.Hub
 	w := newHarness(t, func(c *delivery.Config) {
-		c.Revoked = func(p delivery.OpenParams) bool {
+		c.Revoked = func(p auth.Principal) bool {
 			if p.SessionID == "s" && hub.Stats().Streams != 1 {
 				t.Error("asked before the stream was registered")
 			}
@@ -232,13 +233,12 @@ func TestSessionRevokedWhileAStreamOpens(t *testing.T) {
 		}
 	})
 	hub = w.hub
-	s, err := hub.Open(w.ctx, delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: w.now.Add(time.Hour)})
+	s, err := hub.Open(w.ctx, delivery.OpenParams{Principal: auth.Principal{UserID: "bob", SessionID: "s", ExpiresAt: w.now.Add(time.Hour)}})
 	w.must(err)
 	hub.Close(s)
 	revoked = true // just before: Revoke has come and gone
-	hub.EndRevoked(func(p delivery.OpenParams) bool { return p.SessionID == "s" })
-	if _, err := hub.Open(w.ctx, delivery.OpenParams{UserID: "bob", SessionID: "s",
-		ExpiresAt: w.now.Add(time.Hour)}); !errors.Is(err, delivery.ErrSessionRevoked) {
+	hub.EndRevoked(func(p auth.Principal) bool { return p.SessionID == "s" })
+	if _, err := hub.Open(w.ctx, delivery.OpenParams{Principal: auth.Principal{UserID: "bob", SessionID: "s", ExpiresAt: w.now.Add(time.Hour)}}); !errors.Is(err, delivery.ErrSessionRevoked) {
 		t.Errorf("%v", err)
 	}
 	if n := hub.Stats().Streams; n != 0 {

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -59,7 +60,7 @@ func TestConcurrentUse(t *testing.T) {
 		users.Go(func() {
 			for j := range 20 {
 				s, err := w.hub.Open(t.Context(),
-					delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour)})
+					delivery.OpenParams{Principal: auth.Principal{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour)}})
 				if err != nil {
 					t.Error(err)
 					return

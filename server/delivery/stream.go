@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/view"
 )
@@ -14,16 +15,12 @@ import (
 // Stream is one open stream. Hub.mu guards the mutable fields, except catchUp, which
 // belongs to the one caller of Step.
 type Stream struct {
-	hub        *Hub
-	id         string
-	user       string
-	session    string
-	issued     time.Time // of the access token that it was opened with
-	service    string
-	serviceKey string
-	opened     time.Time
-	queue      *sendQueue
-	catchUp    catchUp
+	hub     *Hub
+	id      string
+	owner   auth.Principal // that opened it
+	opened  time.Time
+	queue   *sendQueue
+	catchUp catchUp
 
 	expires       time.Time
 	token         string // of the last synchronisation completed
@@ -42,15 +39,11 @@ func newStream(h *Hub, p OpenParams, tok view.Token, now time.Time) *Stream {
 	return &Stream{
 		hub:          h,
 		id:           h.cfg.Process + "." + h.cfg.NewID("str_"),
-		user:         p.UserID,
-		session:      p.SessionID,
-		issued:       p.IssuedAt,
-		service:      p.Service,
-		serviceKey:   p.ServiceKey,
+		owner:        p.Principal,
 		opened:       now,
 		queue:        newSendQueue(&h.cfg.Limits),
 		catchUp:      catchUp{catchUpPlan: planCatchUp(p.Token != "", tok, p.Known)},
-		expires:      p.ExpiresAt,
+		expires:      p.Principal.ExpiresAt,
 		departed:     departureSet{},
 		catchingUp:   true,
 		pendingChats: map[string]bool{},
@@ -92,7 +85,7 @@ func (s *Stream) Ack(position int64) error {
 	now := s.hub.cfg.Clock()
 	delivered, err := s.queue.Ack(position, now)
 	if err == nil {
-		s.hub.delivered(s.user, delivered, now)
+		s.hub.delivered(s.owner.UserID, delivered, now)
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/view"
 )
@@ -25,15 +26,9 @@ func (h *Hub) Receipt(user, chatID string, state *chatv1.MemberState) {
 
 // OpenParams describe a stream to open.
 type OpenParams struct {
-	UserID     string
-	SessionID  string
-	IssuedAt   time.Time // of the access token
-	Service    string    // the service account that asked for the access token, or is the caller
-	ServiceKey string    // of the service account, with which it asked
-	SigningKey string    // that the access token is signed with
-	ExpiresAt  time.Time
-	Token      string
-	Known      []*deliveryv1.KnownChat
+	Principal auth.Principal // the caller that opens it
+	Token     string         // of the last synchronisation; empty for none
+	Known     []*deliveryv1.KnownChat
 }
 
 // Open registers a stream and queues its hello. The caller then calls
@@ -41,7 +36,7 @@ type OpenParams struct {
 // Errors: ErrDraining, ErrSessionRevoked, and those of Source.Token.
 func (h *Hub) Open(ctx context.Context, p OpenParams) (*Stream, error) {
 	s, err := h.register(ctx, p)
-	if err == nil && h.cfg.Revoked(p) {
+	if err == nil && h.cfg.Revoked(p.Principal) {
 		h.Close(s)
 		return nil, ErrSessionRevoked
 	}
@@ -53,7 +48,7 @@ func (h *Hub) register(ctx context.Context, p OpenParams) (*Stream, error) {
 	tok := view.Token{Full: true}
 	if p.Token != "" {
 		var err error
-		if tok, err = h.cfg.Source.Token(ctx, p.UserID, p.Token); err != nil {
+		if tok, err = h.cfg.Source.Token(ctx, p.Principal.UserID, p.Token); err != nil {
 			return nil, err
 		}
 	}
@@ -63,11 +58,12 @@ func (h *Hub) register(ctx context.Context, p OpenParams) (*Stream, error) {
 	if h.draining {
 		return nil, ErrDraining
 	}
-	if mine := h.users[p.UserID]; len(mine) >= h.cfg.MaxStreams {
+	user := p.Principal.UserID
+	if mine := h.users[user]; len(mine) >= h.cfg.MaxStreams {
 		h.end(mine[0], deliveryv1.EndCode_END_CODE_REPLACED, 0)
 	}
 	h.streams[s.id] = s
-	h.users[p.UserID] = append(h.users[p.UserID], s)
+	h.users[user] = append(h.users[user], s)
 	h.stats.Opened++
 	h.push(s, s.hello())
 	return s, nil
@@ -87,7 +83,7 @@ func (h *Hub) remove(s *Stream) {
 		return
 	}
 	delete(h.streams, s.id)
-	mine := h.users[s.user]
+	mine := h.users[s.owner.UserID]
 	for i, t := range mine {
 		if t == s {
 			// A copy, because callers may be iterating over the old slice.
@@ -96,9 +92,9 @@ func (h *Hub) remove(s *Stream) {
 		}
 	}
 	if len(mine) == 0 {
-		delete(h.users, s.user)
+		delete(h.users, s.owner.UserID)
 	} else {
-		h.users[s.user] = mine
+		h.users[s.owner.UserID] = mine
 	}
 	h.unsubscribeAll(s)
 }
@@ -108,7 +104,7 @@ func (h *Hub) Stream(user, id string) (*Stream, error) {
 	h.mu.Lock()
 	defer h.unlock()
 	s := h.streams[id]
-	if s == nil || s.user != user {
+	if s == nil || s.owner.UserID != user {
 		return nil, ErrStreamGone
 	}
 	return s, nil
@@ -121,9 +117,9 @@ func (h *Hub) Extend(user, session, id string, until time.Time) error {
 	defer h.unlock()
 	s := h.streams[id]
 	switch {
-	case s == nil || s.user != user: // a user learns nothing of others' streams
+	case s == nil || s.owner.UserID != user: // a user learns nothing of others' streams
 		return ErrStreamGone
-	case s.session != session:
+	case s.owner.SessionID != session:
 		return ErrNotYours
 	}
 	s.expires = until
@@ -132,11 +128,10 @@ func (h *Hub) Extend(user, session, id string, until time.Time) error {
 
 // EndRevoked ends the streams whose opener covers selects. Streams that are registered
 // meanwhile may be left out: see Config.Revoked.
-func (h *Hub) EndRevoked(covers func(OpenParams) bool) {
+func (h *Hub) EndRevoked(covers func(auth.Principal) bool) {
 	var revoked []*Stream
 	for _, s := range h.all() { // the function is asked without the lock: there may be many streams
-		if covers(OpenParams{UserID: s.user, SessionID: s.session, IssuedAt: s.issued, Service: s.service,
-			ServiceKey: s.serviceKey}) {
+		if covers(s.owner) {
 			revoked = append(revoked, s)
 		}
 	}

@@ -114,7 +114,7 @@ func (h *Hub) activate(a *subscription, pos, minVisible int64) {
 // deliverMissed sends a stream the changes that were applied since its position. Callers
 // hold mu.
 func (h *Hub) deliverMissed(a *subscription, missed []*frame.Change) {
-	user := a.stream.user
+	user := a.stream.owner.UserID
 	for i, c := range missed {
 		if c.Effect == frame.Removed && c.Target == user {
 			// The chat's state must outlive a removal that an addition follows, and
@@ -168,7 +168,7 @@ func (h *Hub) removeFromChat(a *subscription) {
 // unless it was sent. 0 stands for a chat that was never the user's. Callers hold mu.
 func (h *Hub) sendLeft(s *Stream, chatID string, version int64) {
 	if version == 0 || s.departed.Add(chatID, version, 0) {
-		h.push(s, frame.Left(chatID, s.user, version))
+		h.push(s, frame.Left(chatID, s.owner.UserID, version))
 	}
 }
 

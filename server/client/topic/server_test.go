@@ -42,7 +42,7 @@ func serve() (client *topic.Client, stop func()) {
 	services, err := api.New(api.Config{Store: disk, Logger: logger, Observe: func(string, string, time.Duration) {},
 		More: topicrpc.New(topicrpc.Config{Topics: topics, Streams: topicrpc.NewStreams(nil),
 			Identify: func(context.Context) topicrpc.Identity {
-				return topicrpc.Identity{Session: "s", ExpiresAt: time.Now().Add(time.Hour),
+				return topicrpc.Identity{Token: auth.Principal{SessionID: "s", ExpiresAt: time.Now().Add(time.Hour)},
 					Caller: service.Caller{Principal: "alice", Creator: true}}
 			}}).Services()})
 	must(err)

@@ -13,6 +13,7 @@ import (
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/client"
 	"github.com/parley-chat/parley/server/client/conformance"
 	"github.com/parley-chat/parley/server/client/device"
@@ -364,9 +365,7 @@ func (d *phone) subscribe(made device.Call, req *deliveryv1.SubscribeRequest) {
 		fail(why)
 		return
 	}
-	s, err := p.hub.Open(w.ctx, delivery.OpenParams{
-		UserID: d.user, SessionID: d.name, ExpiresAt: w.now.Add(24 * time.Hour), Token: req.GetToken(), Known: req.GetKnown(),
-	})
+	s, err := p.hub.Open(w.ctx, delivery.OpenParams{Principal: auth.Principal{UserID: d.user, SessionID: d.name, ExpiresAt: w.now.Add(24 * time.Hour)}, Token: req.GetToken(), Known: req.GetKnown()})
 	if err != nil {
 		fail(failure(err))
 		return

@@ -49,9 +49,7 @@ func (h *deliveryHandler) Subscribe(
 		defer release()
 	}
 	s, err := h.hub.Open(ctx, delivery.OpenParams{
-		UserID: p.UserID, SessionID: p.SessionID, IssuedAt: p.IssuedAt, Service: p.Service,
-		ServiceKey: p.ServiceKey, SigningKey: p.SigningKey, ExpiresAt: p.ExpiresAt,
-		Token: req.GetToken(), Known: req.GetKnown(),
+		Principal: p, Token: req.GetToken(), Known: req.GetKnown(),
 	})
 	if err != nil {
 		return err

@@ -141,7 +141,7 @@ func (p *program) buildTopics(ctx context.Context) (err error) {
 		Push:    egress.Config{Allow: p.cfg.pushAllow, Loopback: p.cfg.developing()},
 		Process: p.process, Slots: p.cfg.TopicSlots,
 		Replication: p.cfg.Kafka.Replication,
-		Revoked:     func(id topicrpc.Identity) bool { return p.gate.Refuses(consumerOf(id)) }, // made by buildIdentity
+		Revoked:     func(id topicrpc.Identity) bool { return p.gate.Refuses(id.Token) }, // made by buildIdentity
 		Refused:     func(ctx context.Context, user string) (bool, error) { return p.identity.Refuses(ctx, user) },
 		Remote: func(ctx context.Context, process string) (connect.HTTPClient, string, error) {
 			return p.remote(ctx, process) // connect has made the links before anything is called
@@ -194,7 +194,7 @@ func (p *program) buildChats(ctx context.Context, reader *view.Reader, stamps *t
 	p.hub, err = delivery.New(delivery.Config{
 		History: p.backend.History, Process: p.process, Source: reader, Durable: p.backend.Store.Durable,
 		Clock: p.cfg.clocks.Wall, NewID: chat.NewID, Delivered: p.chats.Delivered, MaxStreams: p.cfg.MaxStreamsPerUser,
-		Revoked: func(o delivery.OpenParams) bool { return p.gate.Refuses(streamOwner(o)) }, // made by buildIdentity
+		Revoked: func(of auth.Principal) bool { return p.gate.Refuses(of) }, // made by buildIdentity
 	})
 	return err
 }

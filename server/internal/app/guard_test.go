@@ -333,8 +333,7 @@ func guardHub(t *testing.T) operation {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		st, err := hub.Open(t.Context(), delivery.OpenParams{UserID: name, SessionID: "s",
-			ExpiresAt: time.Now().Add(time.Hour)})
+		st, err := hub.Open(t.Context(), delivery.OpenParams{Principal: auth.Principal{UserID: name, SessionID: "s", ExpiresAt: time.Now().Add(time.Hour)}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/internal/identitymodule"
 	"github.com/parley-chat/parley/server/internal/topicrpc"
 	"github.com/parley-chat/parley/server/limit"
@@ -52,20 +51,8 @@ func (p *program) endStreams() {
 	p.topics.Streams().EndRevoked(func(topicrpc.Identity) bool { return true })
 }
 
-// streamOwner is the principal that opened a stream.
-func streamOwner(o delivery.OpenParams) auth.Principal {
-	return auth.Principal{UserID: o.UserID, SessionID: o.SessionID, IssuedAt: o.IssuedAt, Service: o.Service,
-		ServiceKey: o.ServiceKey, SigningKey: o.SigningKey}
-}
-
-// consumerOf is the principal that opened a stream of topics.
-func consumerOf(id topicrpc.Identity) auth.Principal {
-	return auth.Principal{UserID: id.Principal, SessionID: id.Session, IssuedAt: id.IssuedAt, Service: id.Service,
-		ServiceKey: id.ServiceKey, SigningKey: id.SigningKey}
-}
-
 // revoke ends what is open by the tokens that a revocation covers.
 func (p *program) revoke(r auth.Revocation) {
-	p.hub.EndRevoked(func(o delivery.OpenParams) bool { return r.Covers(streamOwner(o)) })
-	p.topics.Streams().EndRevoked(func(id topicrpc.Identity) bool { return r.Covers(consumerOf(id)) })
+	p.hub.EndRevoked(r.Covers)
+	p.topics.Streams().EndRevoked(func(id topicrpc.Identity) bool { return r.Covers(id.Token) })
 }

@@ -98,7 +98,7 @@ func serve(t *testing.T) *server {
 	services := topicrpc.New(topicrpc.Config{Topics: service, Streams: topicrpc.NewStreams(nil),
 		Identify: func(ctx context.Context) topicrpc.Identity {
 			p, _ := auth.PrincipalFrom(ctx)
-			return topicrpc.Identity{Session: p.SessionID, ExpiresAt: p.ExpiresAt, Caller: topic.Caller{
+			return topicrpc.Identity{Token: p, Caller: topic.Caller{
 				Principal: p.UserID, Operator: p.UserID == "operator", Creator: p.UserID == "alice"}}
 		}}).Services()
 	services = append(services, topicrpc.NewAdminServer(topicrpc.AdminConfig{Topics: service.Admin(),

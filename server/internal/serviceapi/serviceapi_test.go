@@ -68,7 +68,7 @@ func install(t *testing.T) *installation {
 		TokenKey: make([]byte, view.KeySize), Clock: time.Now})
 	hub, err = delivery.New(delivery.Config{History: store.Line("gen"), Process: "p", Source: reader, Clock: time.Now,
 		NewID:   chat.NewID,
-		Revoked: func(o delivery.OpenParams) bool { return gate.Refuses(owner(o)) }})
+		Revoked: func(p auth.Principal) bool { return gate.Refuses(p) }})
 	i.must(err)
 	revoked, err := revocation.New(revocation.Config{Store: st, Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
 		Apply: func(r auth.Revocation) { gate.Apply(r) }})
@@ -83,7 +83,7 @@ func install(t *testing.T) *installation {
 	gate, err = auth.NewGate(auth.Config{Key: i.key, Clock: time.Now, EnsureUser: chats.EnsureUser, Refuse: a.Refuse,
 		Services: i.accounts.Authenticate,
 		OnRevoke: func(r auth.Revocation) {
-			hub.EndRevoked(func(o delivery.OpenParams) bool { return r.Covers(owner(o)) })
+			hub.EndRevoked(r.Covers)
 		}})
 	i.must(err)
 	mux := http.NewServeMux()
@@ -101,11 +101,6 @@ func install(t *testing.T) *installation {
 	t.Cleanup(web.Close)
 	i.url = web.URL
 	return i
-}
-
-func owner(o delivery.OpenParams) auth.Principal {
-	return auth.Principal{UserID: o.UserID, SessionID: o.SessionID, IssuedAt: o.IssuedAt, Service: o.Service,
-		ServiceKey: o.ServiceKey, SigningKey: o.SigningKey}
 }
 
 func (i *installation) must(err error) {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/topic"
 )
@@ -236,7 +237,7 @@ func TestEndsOfStreams(t *testing.T) {
 	testkit.Equal(t, "a token", goneOf(t, short), "TOKEN_EXPIRED")
 	revoked := open()
 	for _, session := range []string{"ses-bob", "ses-alice"} {
-		w.streams.EndRevoked(func(id Identity) bool { return id.Session == session })
+		w.streams.EndRevoked(func(id Identity) bool { return id.Token.SessionID == session })
 	}
 	testkit.Equal(t, "a session", goneOf(t, revoked), "TOPIC_FORBIDDEN")
 	cancelled := open()
@@ -359,9 +360,9 @@ func TestRevokedWhileOpening(t *testing.T) {
 	var found int
 	s = NewStreams(func(id Identity) bool {
 		found = s.Len() // it must be registered by now
-		return id.Session == "ses-alice"
+		return id.Token.SessionID == "ses-alice"
 	})
-	alice := Identity{Session: "ses-alice"}
+	alice := Identity{Token: auth.Principal{SessionID: "ses-alice"}}
 	if _, err := s.Enter(alice, func(string) {}); err == nil || explain(err).Reason != "TOPIC_FORBIDDEN" {
 		t.Errorf("with a session that was revoked: %v", err)
 	}
@@ -369,7 +370,7 @@ func TestRevokedWhileOpening(t *testing.T) {
 	testkit.Equal(t, "streams that are left", s.Len(), 0)
 	carried, operator := alice, alice
 	carried.Carried, operator.Operator = true, true
-	for _, id := range []Identity{carried, operator, {Session: "ses-bob"}} {
+	for _, id := range []Identity{carried, operator, {Token: auth.Principal{SessionID: "ses-bob"}}} {
 		leave, err := s.Enter(id, func(string) {})
 		must(t, err)
 		leave()

@@ -171,8 +171,7 @@ func (p *Module) DeadLetters() *topic.DeadLetterStore {
 func (p *Module) OfUsers() []api.Service {
 	return p.rpcServices(func(ctx context.Context) Identity {
 		user, _ := auth.PrincipalFrom(ctx) // there is one: the chain asks for it
-		return Identity{Session: user.SessionID, IssuedAt: user.IssuedAt, Service: user.Service,
-			ServiceKey: user.ServiceKey, SigningKey: user.SigningKey, ExpiresAt: user.ExpiresAt,
+		return Identity{Token: user,
 			Caller: topic.Caller{Principal: user.UserID, Creator: slices.Contains(p.cfg.Creators, user.UserID)}}
 	})
 }
@@ -182,7 +181,7 @@ func (p *Module) OfUsers() []api.Service {
 func (p *Module) OfOperators(operator func(context.Context) (auth.Operator, bool)) (map[string]http.Handler, error) {
 	return p.serve(p.operated(func(ctx context.Context) Identity {
 		op, _ := operator(ctx)
-		return Identity{ExpiresAt: op.ExpiresAt,
+		return Identity{Token: auth.Principal{ExpiresAt: op.ExpiresAt},
 			Caller: topic.Caller{Principal: op.Name, Operator: true, Creator: true}}
 	}, nil), p.cfg.Metrics.Request, func(ctx context.Context) bool {
 		_, ok := operator(ctx)

@@ -8,6 +8,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/link/caller"
 	"github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/server/topic/refusal"
@@ -19,8 +20,8 @@ const slotHeader = "Parley-Slot"
 // introduce writes the caller and the slot of a call into its headers.
 func introduce(h http.Header, id Identity, slot int) error {
 	h.Set(slotHeader, strconv.Itoa(slot))
-	return caller.Caller{Principal: id.Principal, Operator: id.Operator, Creator: id.Creator, Session: id.Session,
-		ExpiresAt: id.ExpiresAt}.Introduce(h)
+	return caller.Caller{Principal: id.Principal, Operator: id.Operator, Creator: id.Creator, Session: id.Token.SessionID,
+		ExpiresAt: id.Token.ExpiresAt}.Introduce(h)
 }
 
 // forwardedCall is a call that another process passes on.
@@ -58,8 +59,8 @@ func readVisit(h http.Header) (v forwardedCall, err error) {
 		return v, err
 	}
 	v.identity = Identity{
-		Caller:  topic.Caller{Principal: who.Principal, Operator: who.Operator, Creator: who.Creator},
-		Session: who.Session, ExpiresAt: who.ExpiresAt, Carried: true,
+		Caller: topic.Caller{Principal: who.Principal, Operator: who.Operator, Creator: who.Creator},
+		Token:  auth.Principal{SessionID: who.Session, ExpiresAt: who.ExpiresAt}, Carried: true,
 	}
 	if h.Get(slotHeader) == "" {
 		v.slot = anySlot

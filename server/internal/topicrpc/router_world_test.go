@@ -17,6 +17,7 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 	"github.com/parley-chat/parley/server/audit"
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/infra/edge"
 	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/api"
@@ -63,7 +64,7 @@ func (w *world) start(name string) *server {
 	w.t.Cleanup(func() { s.Gate.Set(false); s.Stop() })
 	identify := func(ctx context.Context) topicrpc.Identity {
 		who, _ := ctx.Value(user{}).(string)
-		return topicrpc.Identity{Caller: topic.Caller{Principal: who, Creator: who == "maker"}, Session: "s-" + who}
+		return topicrpc.Identity{Caller: topic.Caller{Principal: who, Creator: who == "maker"}, Token: auth.Principal{SessionID: "s-" + who}}
 	}
 	route := func(identify func(context.Context) topicrpc.Identity) *topicrpc.Router {
 		return topicrpc.NewRouter(topicrpc.RouterConfig{Slots: s.SlotManager, Process: name, Remote: w.remote,

@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/topic"
@@ -41,14 +42,10 @@ const heartbeat = 15 * time.Second
 // Identity is the caller, and the end of its access.
 type Identity struct {
 	topic.Caller
-	Session  string    // of the token; empty for operators
-	IssuedAt time.Time // of the token; zero where it is not known
-	Service  string    // the service account that asked for the token, or is the caller
-	// ServiceKey is the key with which it asked.
-	ServiceKey string
-	SigningKey string    // that the token is signed with; empty for services and operators
-	ExpiresAt  time.Time // of the token
-	Carried    bool      // another process let the caller in, and watches revocations
+	// Token is the content of the caller's token. Of an operator only the expiry is known, of a call
+	// that another process passes on only the session and the expiry.
+	Token   auth.Principal
+	Carried bool // another process admitted the caller, and watches revocations
 }
 
 // Config is what a Server works with.

@@ -62,8 +62,8 @@ func (s *Streams) enter(id Identity, end func(reason string)) (*opened, error) {
 		return nil, refusal.New(refusal.TooMany, "%d streams are open, which is as many as can be", maxStreams)
 	}
 	o := &opened{identity: id, end: end}
-	if !id.ExpiresAt.IsZero() {
-		o.expires = time.AfterFunc(time.Until(id.ExpiresAt), func() { end("TOKEN_EXPIRED") })
+	if !id.Token.ExpiresAt.IsZero() {
+		o.expires = time.AfterFunc(time.Until(id.Token.ExpiresAt), func() { end("TOKEN_EXPIRED") })
 	}
 	s.open[o] = struct{}{}
 	s.of[id.Principal]++

@@ -80,7 +80,7 @@ func newWorld(t testing.TB) *world {
 	services, err := api.New(api.Config{Store: disk, Logger: log, Observe: func(string, string, time.Duration) {},
 		More: New(Config{Topics: w.service, Streams: w.streams, Identify: func(ctx context.Context) Identity {
 			p, _ := auth.PrincipalFrom(ctx)
-			return Identity{Session: p.SessionID, ExpiresAt: p.ExpiresAt, Caller: topic.Caller{Principal: p.UserID,
+			return Identity{Token: p, Caller: topic.Caller{Principal: p.UserID,
 				Operator: p.UserID == "operator", Creator: p.UserID == "alice"}}
 		}}).Services()})
 	w.must(err)
