@@ -203,7 +203,8 @@ func readRound(t *testing.T, seed uint64, spoil func(*positions)) error {
 		_ = late() // whatever it says, the round is over
 	}
 	for _, user := range []string{"ann", "ben", "cat"} {
-		if row := w.userChat(user, id); wrong == nil && st.reported[user] < row.Revision && row.Revision > 0 && user != "ann" {
+		if row := w.userChat(user, id); wrong == nil && st.reported[user] < row.Revision && row.Revision > 0 &&
+			user != "ann" {
 			wrong = fmt.Errorf("%s: revision %d was not reported, only %d", user, row.Revision, st.reported[user])
 		}
 	}

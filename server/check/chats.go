@@ -203,7 +203,8 @@ func (p *chats) foldEvents(o *storedChat) (d *derive.Chat, whole bool, err error
 			fmt.Sprintf("the events of the chat are whole up to version %d only: %v", d.Head.Version, unreadable),
 			lostRemedy(p.Repair))
 	case d.Head.Version == 0:
-		return d, false, p.found(EventWrong, location(string(store.Events)+"/"+o.id), "there are rows of a chat without events",
+		return d, false, p.found(EventWrong, location(string(store.Events)+"/"+o.id),
+			"there are rows of a chat without events",
 			lostRemedy(p.Repair)+"; nothing else of this chat was checked")
 	}
 	return d, whole, nil

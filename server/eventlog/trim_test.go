@@ -45,7 +45,8 @@ func newTrimmed(t *testing.T) *trimmed {
 }
 
 func (x *trimmed) set(c *Config) {
-	c.Topics = append(topicsOf(), kafka.Topic{Name: searchDeadLetterTopic, Partitions: 1, Kind: kafka.SearchDeadLetterKind})
+	c.Topics = append(topicsOf(), kafka.Topic{Name: searchDeadLetterTopic, Partitions: 1,
+		Kind: kafka.SearchDeadLetterKind})
 	for i := range c.Topics {
 		c.Topics[i].Configs = map[string]string{"retention.ms": "3600000", "retention.bytes": "1073741824"}
 	}
@@ -352,7 +353,8 @@ func TestTrimAfterErrors(t *testing.T) {
 	x.now = x.now.Add(2 * time.Minute)
 	x.ledger.store = unwritable{x.store, broken}
 	room, err := x.Trim(t.Context())
-	if !errors.Is(err, broken) || room[kafka.DeadLetterKind] > -60_000 || room[kafka.Searches] <= 0 || x.start(t, deadLetters) != 0 ||
+	if !errors.Is(err, broken) || room[kafka.DeadLetterKind] > -60_000 || room[kafka.Searches] <= 0 ||
+		x.start(t, deadLetters) != 0 ||
 		x.start(t, search) == 0 {
 		t.Errorf("without a ledger: room %v, %v", room, err)
 	}
@@ -384,7 +386,8 @@ func TestLedger(t *testing.T) {
 	x := newRig(t, nil)
 	deadLetters := kafka.Partition{Topic: deadLetterTopic}
 	loss := func(group string, from, to int64) []GivenUp {
-		return []GivenUp{{Group: group, Partition: deadLetters, From: from, To: to, Records: to - from, At: time.UnixMilli(to)}}
+		return []GivenUp{{Group: group, Partition: deadLetters, From: from, To: to, Records: to - from,
+			At: time.UnixMilli(to)}}
 	}
 	for _, l := range [][]GivenUp{loss("a", 0, 10), loss("b", 0, 5), loss("a", 0, 10), loss("a", 0, 8), loss("a", 5, 12),
 		loss("a", 12, 20), loss("a", 30, 40)} {

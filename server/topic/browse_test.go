@@ -119,7 +119,8 @@ func TestBrowse(t *testing.T) {
 			x.ahead.Add(int64(hour))
 		}
 		for _, limit := range []int32{0, 1, 2, 5, 12, 100} {
-			if ids, _ := x.browse(&topicv1.BrowseMessagesRequest{Topic: "t", MaxMessages: limit}); ids != strings.Join(all, " ") {
+			if ids, _ := x.browse(&topicv1.BrowseMessagesRequest{Topic: "t", MaxMessages: limit}); ids !=
+				strings.Join(all, " ") {
 				t.Errorf("%d a page: %s", limit, ids)
 			}
 		}

@@ -48,7 +48,9 @@ type countedLog struct {
 	*calls
 }
 
-func (c countedLog) Read(ctx context.Context, p commitlog.Partition, from int64, limit int) ([]*commitlog.Batch, error) {
+func (c countedLog) Read(
+	ctx context.Context, p commitlog.Partition, from int64, limit int,
+) ([]*commitlog.Batch, error) {
 	c.reads.Add(1)
 	return c.Log.Read(ctx, p, from, limit)
 }

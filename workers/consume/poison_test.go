@@ -235,7 +235,9 @@ func testPoison(t *testing.T, r *fixture) {
 
 // checkDeadLetters reads the topic of dead letters and fails unless it has one for each record,
 // with the record's bytes, in the partition of its key.
-func (r *fixture) checkDeadLetters(from kafkatest.Mark, want map[position]*kafka.Record, attempts func(position) int32) {
+func (r *fixture) checkDeadLetters(
+	from kafkatest.Mark, want map[position]*kafka.Record, attempts func(position) int32,
+) {
 	r.t.Helper()
 	seen := map[position]bool{}
 	r.readDeadLetters(from, func(rec *kafka.Record) bool {

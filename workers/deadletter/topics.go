@@ -70,8 +70,9 @@ func (t *topicDeadLetters) deadLetter(l topic.DeadLetter) DeadLetter {
 		record.Headers = append(record.Headers, kafka.Header{Key: name, Value: []byte(l.Message.GetHeaders()[name])})
 	}
 	return DeadLetter{
-		DeadLetter: encoding.DeadLetter{Record: record, Group: l.Group, Reason: l.Reason, FailedAt: l.Last, Attempts: l.Attempts},
-		Status:     Open, Source: Topics, First: l.First, Parked: p.Parked, Type: l.Message.GetType(),
+		DeadLetter: encoding.DeadLetter{Record: record, Group: l.Group, Reason: l.Reason, FailedAt: l.Last,
+			Attempts: l.Attempts},
+		Status: Open, Source: Topics, First: l.First, Parked: p.Parked, Type: l.Message.GetType(),
 		position: Position{Source: Topics, Log: p.Log, Parked: p.Parked, Partition: p.Partition, Offset: p.Position,
 			Group: p.Group},
 		topic: &topicDeadLetter{l, t.of},

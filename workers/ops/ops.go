@@ -105,7 +105,8 @@ func New(cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, deadLetters: manager, audit: audit.New(cfg.Store, cfg.Clock), calls: make(chan struct{}, maxCalls)}
+	s := &Service{cfg: cfg, deadLetters: manager, audit: audit.New(cfg.Store, cfg.Clock),
+		calls: make(chan struct{}, maxCalls)}
 	s.security = audit.NewRecorder(s.audit, cfg.Logger)
 	chain, err := s.chain()
 	if err != nil {

@@ -294,9 +294,11 @@ func TestDeadLetters(t *testing.T) {
 	testkit.Must(t, json.Unmarshal(rec.Value, &deadLetter))
 	var original search.Envelope
 	testkit.Must(t, json.Unmarshal(deadLetter.Event, &original))
-	if rec.Topic != "clicks.dlq" || rec.Partition != 0 || deadLetter.OriginalTopic != "clicks" || deadLetter.OriginalKey != "s1" ||
-		deadLetter.EventID != ids[0] || deadLetter.EventType != "search_click" || deadLetter.Attempts != 5 || deadLetter.FailedAt == "" ||
-		!strings.Contains(deadLetter.Error, "MESSAGE_TOO_LARGE") || original.EventID != ids[0] || original.AggregateID != "s1" {
+	if rec.Topic != "clicks.dlq" || rec.Partition != 0 || deadLetter.OriginalTopic != "clicks" ||
+		deadLetter.OriginalKey != "s1" || deadLetter.EventID != ids[0] || deadLetter.EventType != "search_click" ||
+		deadLetter.Attempts != 5 || deadLetter.FailedAt == "" ||
+		!strings.Contains(deadLetter.Error, "MESSAGE_TOO_LARGE") || original.EventID != ids[0] ||
+		original.AggregateID != "s1" {
 		t.Errorf("%s/%d: %s", rec.Topic, rec.Partition, rec.Value)
 	}
 	refuse = false
@@ -377,7 +379,8 @@ func TestUnreadableEvents(t *testing.T) {
 			continue
 		}
 		testkit.Must(t, json.Unmarshal(rec.Value, &deadLetter))
-		deadLetters = append(deadLetters, fmt.Sprintf("%s %s %t %s", deadLetter.EventType, deadLetter.Event, len(deadLetter.Recorded) > 0,
+		deadLetters = append(deadLetters, fmt.Sprintf("%s %s %t %s", deadLetter.EventType, deadLetter.Event,
+			len(deadLetter.Recorded) > 0,
 			deadLetter.Error))
 	}
 	testkit.Equal(t, "dead letters", strings.Join(deadLetters, "\n"),

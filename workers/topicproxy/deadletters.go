@@ -62,7 +62,8 @@ func (s *DeadLetters) Scan(
 			continue
 		}
 		m := topic.SelectionToWire(&sel, has, func(number uint64) bool { return number%uint64(n) == uint64(slot) })
-		req := &linkv1.ScanLettersRequest{Slot: int32(slot), Selection: m, From: topic.PositionToWire(topic.DeadLetterPosition{})}
+		req := &linkv1.ScanLettersRequest{Slot: int32(slot), Selection: m,
+			From: topic.PositionToWire(topic.DeadLetterPosition{})}
 		if slot == first {
 			req.From = topic.PositionToWire(from)
 		}
@@ -78,7 +79,8 @@ func meant(sel *topic.DeadLetterSelection, has func(log string) bool) bool {
 	if sel.Topic != "" && !has(sel.Topic) {
 		return false
 	}
-	if len(sel.Positions) > 0 && !slices.ContainsFunc(sel.Positions, func(p topic.DeadLetterPosition) bool { return has(p.Log) }) {
+	if len(sel.Positions) > 0 && !slices.ContainsFunc(sel.Positions,
+		func(p topic.DeadLetterPosition) bool { return has(p.Log) }) {
 		return false
 	}
 	if sel.Logs == nil {
@@ -169,7 +171,9 @@ func (s *DeadLetters) Taken(ctx context.Context, l topic.DeadLetter) (bool, erro
 }
 
 // check asks about dead letters of one slot.
-func (s *DeadLetters) check(ctx context.Context, slot int, list []topic.DeadLetter) (*linkv1.CheckLettersResponse, error) {
+func (s *DeadLetters) check(
+	ctx context.Context, slot int, list []topic.DeadLetter,
+) (*linkv1.CheckLettersResponse, error) {
 	req := &linkv1.CheckLettersRequest{Slot: int32(slot)}
 	for _, l := range list {
 		req.Letters = append(req.Letters, topic.DeadLetterRefToWire(l))

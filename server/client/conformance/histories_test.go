@@ -71,7 +71,8 @@ func histories() map[string]func(*script) {
 		},
 		"learned-of-what-is-gone": func(x *script) {
 			x.at("g1", 7).loaded().at("g2", 3).do(func(m *recorder) { m.Learn(overview("d", 1, 0), x.says()) })
-			x.fail(device.GetChat, connect.CodePermissionDenied, "NOT_A_MEMBER").pass(time.Second).frames(x.hello(), heartbeat("t3"))
+			x.fail(device.GetChat, connect.CodePermissionDenied, "NOT_A_MEMBER").pass(time.Second).
+				frames(x.hello(), heartbeat("t3"))
 		},
 		"history-is-not-said": func(x *script) { // a server of an earlier release
 			again(x.at("g1", 7).loaded()).at("g1", 0).frames(x.hello(), heartbeat("t3"))

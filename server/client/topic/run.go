@@ -304,7 +304,8 @@ func (r *run) heartbeatEnded(err error) (stop bool) {
 		return false
 	}
 	stop = r.heartbeats.failed(time.Now())
-	r.cfg.Log.Warn("topic: a heartbeat failed", "failures", fmt.Sprintf("%d/%d", r.heartbeats.missed, maxMissed), "error", err)
+	r.cfg.Log.Warn("topic: a heartbeat failed", "failures", fmt.Sprintf("%d/%d", r.heartbeats.missed, maxMissed),
+		"error", err)
 	return stop
 }
 

@@ -58,7 +58,9 @@ type bound struct {
 }
 
 // NewTokenlessLimiter makes a TokenlessLimiter that admits limit calls of each procedure.
-func NewTokenlessLimiter(limit int, client func(r *http.Request) netip.Prefix, full http.HandlerFunc) *TokenlessLimiter {
+func NewTokenlessLimiter(
+	limit int, client func(r *http.Request) netip.Prefix, full http.HandlerFunc,
+) *TokenlessLimiter {
 	return &TokenlessLimiter{Client: client, Full: full, limit: limit, inFlight: map[limiterKey]int{}}
 }
 

@@ -189,7 +189,8 @@ func (p *Module) buildAccounts() (err error) {
 	if err != nil {
 		return err
 	}
-	p.userServices = append(p.userServices, serviceapi.New(serviceapi.Config{Key: p.cfg.Key, Clock: p.cfg.Clock, Users: p.accounts,
+	p.userServices = append(p.userServices, serviceapi.New(serviceapi.Config{Key: p.cfg.Key, Clock: p.cfg.Clock,
+		Users:   p.accounts,
 		Revoker: p.revoked, EnsureUser: p.cfg.Chats.EnsureUser}).Service())
 	return nil
 }

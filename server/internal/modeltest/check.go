@@ -371,7 +371,8 @@ func (a *audit) floors() {
 	for _, p := range a.t.statuses {
 		open := a.doneAt(p.message) > p.ret.seq
 		if open && (p.completed || slices.Contains(p.acknowledged, a.g.name)) {
-			a.find("status: %v of %s is acknowledged by %v, and %s has not", p.message.position, a.t.name, p.acknowledged, a.g.name)
+			a.find("status: %v of %s is acknowledged by %v, and %s has not", p.message.position, a.t.name, p.acknowledged,
+				a.g.name)
 		}
 	}
 }

@@ -268,7 +268,9 @@ func (a *audit) keys() {
 		}
 	}
 	for k, l := range byKey {
-		slices.SortFunc(l.publications, func(x, y *publication) int { return cmp.Compare(x.position.position, y.position.position) })
+		slices.SortFunc(l.publications, func(x, y *publication) int {
+			return cmp.Compare(x.position.position, y.position.position)
+		})
 		before := int64(0)
 		for _, p := range l.publications {
 			for _, d := range a.g.delivered[p.position] {

@@ -149,7 +149,8 @@ func TestQueuesAsBefore(t *testing.T) {
 			Positions: positions(res), Delay: durationpb.New(0)}})
 		must(t, err)
 		res = m.pull(10, 10*time.Second)
-		log = append(log, fmt.Sprint(positions(res), res.GetDeliveries()[0].GetAttempts()), fmt.Sprint(m.ack(positions(res)...)))
+		log = append(log, fmt.Sprint(positions(res), res.GetDeliveries()[0].GetAttempts()),
+			fmt.Sprint(m.ack(positions(res)...)))
 		return append(log, fmt.Sprint(messages(m.pull(10, 0))))
 	}
 	before := run("before")

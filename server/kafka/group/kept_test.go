@@ -54,7 +54,8 @@ func TestKeptGroups(t *testing.T) {
 		at      partitionKey
 		expires time.Time // less a retention
 	}{
-		{"g", partitionKey{"events", 3}, now}, {"g", partitionKey{"events", 4}, now}, {"tool", partitionKey{"events", 0}, now},
+		{"g", partitionKey{"events", 3}, now}, {"g", partitionKey{"events", 4}, now},
+		{"tool", partitionKey{"events", 0}, now},
 		{"tool", partitionKey{"events", 1}, old}, {"tool", partitionKey{"events", 2}, time.UnixMilli(1)},
 	} {
 		g := m.groups[want.group]

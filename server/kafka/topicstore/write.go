@@ -214,7 +214,8 @@ func (x *piece) find(pieces []piece) (stored bool, err error) {
 			x.s.appended[x.at] = commitlog.Appended{Replayed: true, Same: true}
 			return true, nil
 		}
-		now := producers.Published{Number: a.Producer.Number, Base: noPosition, Count: int32(len(a.Messages)), Hash: a.Request}
+		now := producers.Published{Number: a.Producer.Number, Base: noPosition, Count: int32(len(a.Messages)),
+			Hash: a.Request}
 		if x.slot, err = x.window.Add(now); err != nil {
 			err = fmt.Errorf("%w: %d is %w", commitlog.ErrProducerNumber, a.Producer.Number, err)
 		}

@@ -106,7 +106,8 @@ func (s *Store) Line(ctx context.Context, c store.Consistency) (Line, error) {
 		return Line{}, err
 	}
 	ancestors, err := store.ParseAncestors(it.Get(attrAncestors).Str())
-	return Line{Generation: it.Get(attrGeneration).Str(), Heartbeats: it.Get(attrHeartbeats).Int64(), at: it.Get(attrHeartbeatAt).Int64(),
+	return Line{Generation: it.Get(attrGeneration).Str(), Heartbeats: it.Get(attrHeartbeats).Int64(),
+		at:        it.Get(attrHeartbeatAt).Int64(),
 		ancestors: ancestors, marked: it.Get(attrMarked).Strings(), stored: it}, err
 }
 
@@ -184,7 +185,8 @@ func (s *Store) marks(ctx context.Context) ([]store.Item, error) {
 // put writes a line and all marks, and more, unless a mark or the line has changed since it was read.
 func (s *Store) put(ctx context.Context, line *Line, was []store.Item, more ...store.Write) error {
 	line.at, line.marked = s.opts.Clock().UnixMilli(), nil
-	heartbeat := []store.Attr{{Name: attrHeartbeatAt, Value: store.Int(line.at)}, {Name: attrHeartbeats, Value: store.Int(line.Heartbeats)}}
+	heartbeat := []store.Attr{{Name: attrHeartbeatAt, Value: store.Int(line.at)},
+		{Name: attrHeartbeats, Value: store.Int(line.Heartbeats)}}
 	p := store.Plan{Writes: more}
 	for i, d := range markedTables() {
 		cond := store.Absent()

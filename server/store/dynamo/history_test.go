@@ -80,7 +80,8 @@ func TestHeartbeatOfTables(t *testing.T) {
 func TestMixedTables(t *testing.T) {
 	put := func(heartbeats int64) func(store.Key) store.Write {
 		return func(k store.Key) store.Write {
-			return store.Write{Op: store.OpPut, Key: k, Item: store.NewItem(store.Attr{Name: "beat", Value: store.Int(heartbeats)},
+			return store.Write{Op: store.OpPut, Key: k, Item: store.NewItem(
+				store.Attr{Name: "beat", Value: store.Int(heartbeats)},
 				store.Attr{Name: "at", Value: store.Int(time.Now().Add(time.Duration(heartbeats-9) * time.Minute).UnixMilli())})}
 		}
 	}

@@ -196,7 +196,8 @@ func TestOperators(t *testing.T) {
 		}
 		return code == cmdline.ExitOK
 	})
-	if out := do(cmdline.ExitOK, "deadletters", "redrive", "--execute", deadLetters[0]); !strings.Contains(out, "0 chosen") {
+	if out := do(cmdline.ExitOK, "deadletters", "redrive", "--execute", deadLetters[0]); !strings.Contains(out,
+		"0 chosen") {
 		t.Error(out)
 	}
 	if out := do(cmdline.ExitOK, "deadletters", "discard", "--execute", "--reason", "a test wrote it", "--key",

@@ -208,7 +208,8 @@ func (s *DeadLetterStore) scanParked(
 		})
 		slices.SortFunc(list, func(a, b DeadLetter) int { return a.LogPosition.Compare(b.LogPosition) })
 		for _, deadLetter := range list {
-			if deadLetter.Message, err = readMessage(ctx, s.engine.Sources.Reader(t), p.Address, deadLetter.Position); err != nil {
+			if deadLetter.Message, err = readMessage(ctx, s.engine.Sources.Reader(t), p.Address,
+				deadLetter.Position); err != nil {
 				return err
 			}
 			if deadLetter.Message == nil {

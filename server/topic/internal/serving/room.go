@@ -24,7 +24,9 @@ type topicSize struct {
 }
 
 // admit reports whether n more bytes have room below most, and counts them if they have.
-func (s *topicSize) admit(n, limit int64, now time.Time, measure func() (int64, error)) (ok bool, bytes int64, err error) {
+func (s *topicSize) admit(
+	n, limit int64, now time.Time, measure func() (int64, error),
+) (ok bool, bytes int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.known || s.bytes+n > limit && now.Sub(s.at) >= measureEvery {
