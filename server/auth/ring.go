@@ -336,17 +336,27 @@ func replaceRing(path string, secret *root, entries []entry) error {
 	return replaceFile(path, text.String())
 }
 
-// Watch reads the file again when it changed, until ctx ends. A file that cannot be read is
-// logged once, and changes nothing. ended, if given, is called when a key that was accepted
-// is accepted no more: the streams and sessions of its tokens must end, too.
-func (k *Key) Watch(ctx context.Context, every time.Duration, log *slog.Logger, ended func()) {
-	tick := time.NewTicker(every)
+// KeyWatch reads the file of a key again when it changed.
+type KeyWatch struct {
+	Key    *Key
+	Logger *slog.Logger
+	// Ended, if given, is called when a key that was accepted is accepted no more: the streams
+	// and sessions of its tokens must end, too.
+	Ended func()
+}
+
+// Run watches the file until ctx ends. A file that cannot be read is logged once, and changes
+// nothing.
+func (w *KeyWatch) Run(ctx context.Context, ready func()) error {
+	ready()
+	k, log := w.Key, w.Logger
+	tick := time.NewTicker(WatchEvery)
 	defer tick.Stop()
 	last := ""
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-tick.C:
 		}
 		before := k.ring.Load()
@@ -363,8 +373,8 @@ func (k *Key) Watch(ctx context.Context, every time.Duration, log *slog.Logger, 
 			if subtle.ConstantTimeCompare(k.ring.Load().secret(), k.secret) != 1 {
 				log.Warn("the root secret was replaced: this process uses the one before until it is started again")
 			}
-			if now := time.Now(); ended != nil && k.ring.Load().lacks(before, now) {
-				ended()
+			if now := time.Now(); w.Ended != nil && k.ring.Load().lacks(before, now) {
+				w.Ended()
 			}
 		}
 		last = text

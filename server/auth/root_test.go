@@ -114,7 +114,10 @@ func TestWatchedRoot(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			p.key.Watch(ctx, WatchEvery, slog.New(slog.NewTextHandler(&logged, nil)), func() { ended++ })
+			w := &KeyWatch{Key: p.key, Logger: slog.New(slog.NewTextHandler(&logged, nil)), Ended: func() { ended++ }}
+			if err := w.Run(ctx, func() {}); err != nil {
+				t.Error(err)
+			}
 		}()
 		if _, err := RotateRoot(p.path, time.Now()); err != nil {
 			t.Error(err)

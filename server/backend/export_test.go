@@ -9,7 +9,7 @@ import (
 	"github.com/parley-chat/parley/server/store/dynamo/tables"
 )
 
-// WatchEvery sets how often Watch looks.
+// WatchEvery sets how often Run looks.
 func (e *Backend) WatchEvery(d time.Duration) { e.watchEvery = d }
 
 // HeartbeatEvery sets how often a process records a heartbeat of the tables.

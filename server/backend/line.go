@@ -21,7 +21,7 @@ const heartbeatEvery = time.Minute
 var ErrOlder = errors.New("backend: the tables are an older copy, or those of another installation; " +
 	"after a restore, stop all processes, run: workers restore --execute, then start them")
 
-// seenLine is the line of the tables as this process saw it last. Watch alone uses it.
+// seenLine is the line of the tables as this process saw it last. Run alone uses it.
 type seenLine struct {
 	dynamo.Line
 	every time.Duration

@@ -17,24 +17,19 @@ const (
 	reportEvery = time.Minute
 )
 
-// WatchStore says in one line when the store stops answering, once a minute while it does
-// not, and when it answers again, until ctx ends. The embedded store is in this process
-// and is not pinged.
-func (e *Backend) WatchStore(ctx context.Context, log *slog.Logger) error {
-	if e.dynamo == nil {
-		<-ctx.Done()
-		return ctx.Err()
+// ping asks the store for an answer.
+func (e *Backend) ping(ctx context.Context) error {
+	_, err := e.Store.Get(ctx, store.Key{Table: store.Meta, PK: "generation"}, store.Eventual)
+	if errors.Is(err, store.ErrThrottled) && !errors.Is(err, context.DeadlineExceeded) {
+		return nil // that is an answer
 	}
-	return watchStore(ctx, log, func(ctx context.Context) error {
-		_, err := e.Store.Get(ctx, store.Key{Table: store.Meta, PK: "generation"}, store.Eventual)
-		if errors.Is(err, store.ErrThrottled) && !errors.Is(err, context.DeadlineExceeded) {
-			return nil // that is an answer
-		}
-		return err
-	})
+	return err
 }
 
-func watchStore(ctx context.Context, log *slog.Logger, ping func(context.Context) error) error {
+// watchStore says in one line when the store stops answering, once a minute while it does
+// not, and when it answers again, until ctx ends. The embedded store is in this process
+// and is not pinged.
+func watchStore(ctx context.Context, log *slog.Logger, ping func(context.Context) error) {
 	t := time.NewTicker(pingEvery)
 	defer t.Stop()
 	var since, reported time.Time
@@ -45,7 +40,7 @@ func watchStore(ctx context.Context, log *slog.Logger, ping func(context.Context
 		now := time.Now()
 		switch {
 		case ctx.Err() != nil:
-			return ctx.Err()
+			return
 		case err == nil && !since.IsZero():
 			log.Info("DynamoDB answers again", "away", now.Sub(since).Round(time.Second))
 			since = time.Time{}
@@ -61,7 +56,7 @@ func watchStore(ctx context.Context, log *slog.Logger, ping func(context.Context
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return
 		case <-t.C:
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/parley-chat/parley/server/backend/clock"
@@ -25,24 +26,20 @@ const (
 // caches belong to the other store, so it must end.
 var ErrReplaced = errors.New("backend: the store was replaced or removed under this process")
 
-// Watch checks, until ctx ends, whether the store is still the one that was opened, and
-// whether the clock was set. It returns ErrReplaced if the store is another one; Ready says
-// so from then on. It is a lifecycle.Service's Run.
-func (e *Backend) Watch(ctx context.Context, ready func()) error {
+// Run checks, until ctx ends, whether the store is still the one that was opened, whether it
+// answers, and whether the clock was set. It returns ErrReplaced if the store is another one;
+// Ready says so from then on.
+func (e *Backend) Run(ctx context.Context, ready func()) error {
 	ready()
+	watching, stop := context.WithCancel(ctx)
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer stop()
 	if e.clock != nil {
-		watching, stop := context.WithCancel(ctx)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			e.clock.Run(watching)
-		}()
-		defer func() {
-			stop()
-			<-done
-		}()
+		others.Go(func() { e.clock.Run(watching) })
 	}
 	if e.dynamo != nil {
+		others.Go(func() { watchStore(watching, e.log, e.ping) })
 		e.keepSeen(ctx, e.seen.Line)
 	}
 	t := time.NewTicker(e.watchEvery)
@@ -121,7 +118,7 @@ func (e *Backend) skew() time.Duration {
 	return e.clock.Skew()
 }
 
-// initWatch sets up what Watch checks.
+// initWatch sets up what Run checks.
 func (e *Backend) initWatch(cfg Config) {
 	e.watchEvery, e.log = watchEvery, cfg.Logger
 	if e.log == nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/store/dynamo"
 )
 
-// watch runs Watch; what it returns comes through the channel.
+// watch calls Run; its result comes through the channel.
 func watch(t *testing.T, e *backend.Backend) <-chan error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -26,7 +26,7 @@ func watch(t *testing.T, e *backend.Backend) <-chan error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		ended <- e.Watch(ctx, func() {})
+		ended <- e.Run(ctx, func() {})
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -92,7 +92,7 @@ func TestSameDirectory(t *testing.T) {
 	e.WatchEvery(time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if err := e.Watch(ctx, func() {}); err != nil {
+	if err := e.Run(ctx, func() {}); err != nil {
 		t.Errorf("ended with %v", err)
 	}
 }

@@ -74,7 +74,7 @@ func (s *Schedule) Run(ctx context.Context, ready func()) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil
 		case <-t.C:
 		}
 	}

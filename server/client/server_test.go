@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -111,7 +110,7 @@ func serve(ctx context.Context) (s *server, stop func(), err error) {
 	}))
 	running, end := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.hub.Run(running, slog.New(slog.DiscardHandler)) }()
+	go func() { done <- s.hub.Run(running, func() {}) }()
 	return s, func() { end(); <-done; s.web.Close() }, nil
 }
 

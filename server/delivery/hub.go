@@ -32,6 +32,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -85,6 +86,7 @@ type Config struct {
 	// revoked, or the key of the access token ended. It is called after the stream was
 	// registered: EndRevoked finds the open streams, and Revoked those that are being opened.
 	Revoked func(auth.Principal) bool
+	Logger  *slog.Logger // of Run; nil: nothing is logged
 
 	GapWait        time.Duration // how long a missing change may still arrive by itself; 20 ms
 	Heartbeat      time.Duration // interval announced in hello; 15 s
@@ -102,6 +104,9 @@ type Config struct {
 func (c Config) withDefaults() (Config, error) {
 	if c.History == nil || c.Source == nil || c.Clock == nil || c.NewID == nil {
 		return c, errors.New("delivery: history, source, clock and ids are required")
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.Durable == nil {
 		c.Durable = func(context.Context) error { return nil }

@@ -2,7 +2,6 @@ package delivery_test
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -23,7 +22,7 @@ func TestRunPerformsTheWork(t *testing.T) {
 	b := w.open("bob", "", known(id, 0))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = w.hub.Run(ctx, slog.New(slog.DiscardHandler)) })
+	wg.Go(func() { _ = w.hub.Run(ctx, func() {}) })
 	n := 0
 	w.deliver = func(d delivery.Delivery) {
 		if n++; n == 2 { // the first is lost
@@ -55,7 +54,7 @@ func TestConcurrentUse(t *testing.T) {
 	commits := w.commits
 	ctx, cancel := context.WithCancel(t.Context())
 	var hub, users sync.WaitGroup
-	hub.Go(func() { _ = w.hub.Run(ctx, slog.New(slog.DiscardHandler)) })
+	hub.Go(func() { _ = w.hub.Run(ctx, func() {}) })
 	for i := range 8 {
 		users.Go(func() {
 			for j := range 20 {

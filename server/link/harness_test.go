@@ -160,7 +160,7 @@ func (n *net1) start(m *Mesh) {
 	ctx, cancel := context.WithCancel(context.Background())
 	testkit.Must(n.t, m.Open(n.t.Context()))
 	done := make(chan struct{})
-	go func() { defer close(done); _ = m.Run(ctx) }()
+	go func() { defer close(done); _ = m.Run(ctx, func() {}) }()
 	n.t.Cleanup(func() { cancel(); <-done })
 }
 

@@ -326,8 +326,10 @@ func (m *Mesh) onDeparted(id string) {
 	}
 }
 
-// Run maintains the links until ctx ends, then sends what is queued and closes them.
-func (m *Mesh) Run(ctx context.Context) error {
+// Run maintains the links that Open has opened until ctx ends, then sends what is queued and
+// closes them.
+func (m *Mesh) Run(ctx context.Context, ready func()) error {
+	ready()
 	discover := time.NewTicker(m.cfg.Discover)
 	defer discover.Stop()
 	tick := time.NewTicker(time.Second)

@@ -383,7 +383,7 @@ func TestNudger(t *testing.T) {
 	}
 	n.Nudge(commit(strings.Repeat("x", 1<<20)))
 	n.Nudge(commit("small"))
-	running.Go(func() { _ = n.Run(ctx) })
+	running.Go(func() { _ = n.Run(ctx, func() {}) })
 	got := <-heard
 	if c, err := DecodeCommit("g", got.Payload); err != nil || got.Shard != event.Shard("chat_1") ||
 		c.Events[0].(*eventv1.MessagePersisted).GetContent() != "small" {

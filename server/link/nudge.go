@@ -44,7 +44,8 @@ func (n *Nudger) Nudge(c chat.Commit) {
 }
 
 // Run sends nudges until ctx ends.
-func (n *Nudger) Run(ctx context.Context) error {
+func (n *Nudger) Run(ctx context.Context, ready func()) error {
+	ready()
 	for {
 		var list []routing.Nudge
 		select {

@@ -47,3 +47,6 @@ func (l *Lease) SetTable(t Table) { l.cfg.Table = t }
 func (r *Recipients) Fresh(generation string, lists Lists) *Recipients {
 	return NewRecipients(generation, lists, r.load)
 }
+
+// Claim claims a lease, as Run does at first.
+func (l *Lease) Claim(ctx context.Context) error { return l.claim(ctx) }

@@ -24,6 +24,10 @@ type LeaseConfig struct {
 	TTL    time.Duration // of the lease, renewed three times in it; 9 s
 	RowTTL time.Duration // of rows, which are put again every 16 renewals; 5 min
 	Linger time.Duration // how long a row outlives its last stream; 10 s
+
+	// Patience is how long Run claims the first lease again while the table is unavailable;
+	// negative: until its context ends.
+	Patience time.Duration
 }
 
 // buckets is the number of parts in which rows are put again, one with each renewal.
@@ -142,22 +146,19 @@ func (l *Lease) Register(ctx context.Context, user string) (release func(), err 
 	return release, nil
 }
 
-// Claim claims the first lease; it must succeed before Run is called.
-func (l *Lease) Claim(ctx context.Context) error { return l.claim(ctx) }
-
-// Hold claims the first lease, calls claimed, and runs until ctx ends. While the table is
-// unavailable it retries, for patience; for ever if that is negative.
-func (l *Lease) Hold(ctx context.Context, patience time.Duration, claimed func()) error {
+// Run claims the first lease, calls ready, renews the lease until ctx ends, and releases it.
+func (l *Lease) Run(ctx context.Context, ready func()) error {
 	began, warned := l.cfg.Clock(), false
 	for {
 		err := l.claim(ctx)
 		switch {
 		case err == nil:
-			claimed()
-			return l.Run(ctx)
+			ready()
+			l.keep(ctx)
+			return nil
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // the end of ctx is no failure
-		case patience >= 0 && l.cfg.Clock().Sub(began) >= patience:
+		case l.cfg.Patience >= 0 && l.cfg.Clock().Sub(began) >= l.cfg.Patience:
 			return err
 		case !warned:
 			warned = true
@@ -230,8 +231,8 @@ func (l *Lease) putBucket(ctx context.Context, server Server, i int) (missing in
 	return missing, nil
 }
 
-// Run renews the lease until ctx ends, then releases it.
-func (l *Lease) Run(ctx context.Context) error {
+// keep renews the lease until ctx ends, then releases it.
+func (l *Lease) keep(ctx context.Context) {
 	t := time.NewTicker(l.cfg.TTL / 3)
 	defer t.Stop()
 	for {
@@ -245,7 +246,7 @@ func (l *Lease) Run(ctx context.Context) error {
 			if err := l.cfg.Table.Release(end, server); err != nil {
 				l.cfg.Logger.Warn("routing: lease not released; it will expire", "error", err)
 			}
-			return nil
+			return
 		case <-t.C:
 			l.Renew(ctx)
 		}

@@ -233,8 +233,7 @@ func TestRunGivesUpItsLease(t *testing.T) {
 	h := newHolder(t)
 	h.register("u0")
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	testkit.Must(t, h.Run(ctx))
+	testkit.Must(t, h.Run(ctx, cancel))
 	if h.where("u0") != "" {
 		t.Fatal("the lease outlives its process")
 	}
@@ -299,25 +298,25 @@ func BenchmarkLookup(b *testing.B) {
 
 // A process that starts before the table is there waits for it, not longer than it is
 // told to.
-func TestHold(t *testing.T) {
+func TestRunWaitsForTheTable(t *testing.T) {
 	table := routingtest.New(time.Now)
-	hold := func(ctx context.Context, patience time.Duration, claimed func()) error {
+	run := func(ctx context.Context, patience time.Duration, ready func()) error {
 		l, err := routing.NewLease(routing.LeaseConfig{
 			Table: table, Server: routing.Server{ID: "sender", Generation: "g"}, Lost: func() {}, Clock: time.Now,
-			Logger: slog.New(slog.DiscardHandler), TTL: 90 * time.Millisecond,
+			Logger: slog.New(slog.DiscardHandler), TTL: 90 * time.Millisecond, Patience: patience,
 		})
 		testkit.Must(t, err)
-		return l.Hold(ctx, patience, claimed)
+		return l.Run(ctx, ready)
 	}
 	table.Fail(routing.ErrUnavailable)
-	if err := hold(t.Context(), 20*time.Millisecond, func() { t.Error("claimed what is away") }); !errors.Is(err,
+	if err := run(t.Context(), 20*time.Millisecond, func() { t.Error("claimed what is away") }); !errors.Is(err,
 		routing.ErrUnavailable) {
 		t.Fatalf("waited in vain: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	claimed, done := make(chan struct{}), make(chan error, 1)
-	go func() { done <- hold(ctx, -1, func() { close(claimed) }) }()
+	go func() { done <- run(ctx, -1, func() { close(claimed) }) }()
 	table.Fail(nil)
 	<-claimed
 	list, err := table.Servers(t.Context())

@@ -47,7 +47,7 @@ func benchService(b *testing.B, change ...func(*Config)) *Service {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	go func() { done <- s.Run(ctx, func() {}) }()
 	b.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

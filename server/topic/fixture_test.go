@@ -118,7 +118,7 @@ func (x *fixture) start() {
 	x.Service = s
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	go func() { done <- s.Run(ctx, func() {}) }()
 	x.stop = func() {
 		cancel()
 		if err := <-done; !errors.Is(err, x.ends) {

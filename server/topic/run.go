@@ -14,7 +14,8 @@ import (
 // Run does what is due until the context ends: it stores positions, detects dead groups,
 // stores dead letters and trims. It ends with an error if another process has taken the
 // topics over. All sessions end with it.
-func (s *Service) Run(ctx context.Context) error {
+func (s *Service) Run(ctx context.Context, ready func()) error {
+	ready()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	flushing, stop := context.WithCancel(context.WithoutCancel(ctx))

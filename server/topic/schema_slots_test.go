@@ -34,7 +34,7 @@ func TestSchemaOfAnotherOwner(t *testing.T) {
 		begin := func() *topic.Service {
 			s, _, err := c.Open(&topictest.Gate{}, c.Store)(ctx, storage.Slot{Number: 0, Of: 1})
 			testkit.Must(t, err)
-			go func() { ended <- s.Run(ctx) }()
+			go func() { ended <- s.Run(ctx, func() {}) }()
 			return s
 		}
 		set := func(s *topic.Service, id int32) error {

@@ -3,7 +3,6 @@ package topic
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -79,14 +78,12 @@ func NewSlotManager(c SlotManagerConfig) (*SlotManager, error) {
 // Run holds slots until ctx ends; then it gives all of them up. ready is called when the
 // number of slots is known to be that of the installation.
 func (p *SlotManager) Run(ctx context.Context, ready func()) error {
-	if err := storage.FixSlots(ctx, p.cfg.Store, p.cfg.Slots); err != nil {
+	if err := storage.FixSlots(ctx, p.cfg.Store, p.cfg.Slots); ctx.Err() != nil {
+		return nil //nolint:nilerr // the end of ctx is no failure
+	} else if err != nil {
 		return err
 	}
-	ready()
-	if err := p.leases.Run(ctx); !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
+	return p.leases.Run(ctx, ready)
 }
 
 // DeclaredSlots is the number of slots of an installation, as the first server has made it; 0: there
@@ -115,7 +112,7 @@ func (p *SlotManager) run(ctx context.Context, n int) error {
 		"took", time.Since(began).Round(time.Millisecond))
 	stop := context.AfterFunc(ctx, func() { p.shut(n, r) })
 	defer stop()
-	err = service.Run(ctx)
+	err = service.Run(ctx, func() {})
 	p.shut(n, r)
 	select {
 	case <-r.idle:

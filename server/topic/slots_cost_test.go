@@ -57,7 +57,7 @@ func TestCostFollowsSubscriptions(t *testing.T) {
 		s, _, err := c.Open(&topictest.Gate{}, m)(ctx, storage.Slot{Number: 0, Of: 1})
 		testkit.Must(t, err)
 		var wg sync.WaitGroup
-		wg.Go(func() { _ = s.Run(ctx) })
+		wg.Go(func() { _ = s.Run(ctx, func() {}) })
 		_, err = s.Configure(ctx, op, &topicv1.ConfigureTopicRequest{Topic: "t", Config: &topicv1.TopicConfig{
 			Semantics:      topicv1.Semantics_SEMANTICS_PUB_SUB,
 			CompletionMode: topicv1.CompletionMode_COMPLETION_MODE_OFFSET_WATERMARK,

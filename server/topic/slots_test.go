@@ -169,7 +169,7 @@ func TestStaleOwner(t *testing.T) {
 			s, _, err := open(ctx, slot)
 			testkit.Must(t, err)
 			ended := make(chan error, 1)
-			go func() { ended <- s.Run(ctx) }()
+			go func() { ended <- s.Run(ctx, func() {}) }()
 			return s, ended
 		}
 		stale, staleEnded := begin()

@@ -83,7 +83,7 @@ func benchmarkBacklog(b *testing.B, broker *kafkatest.Broker) {
 						}
 						e, err := New(cfg)
 						testkit.Must(b, err)
-						_ = e.Run(ctx)
+						_ = e.Run(ctx, func() {})
 						cancel()
 						if left.Load() > 0 {
 							b.Fatalf("%d records remain", left.Load())

@@ -160,7 +160,7 @@ func TestCommitAfterADeadLetter(t *testing.T) {
 				})
 				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 				defer cancel()
-				_ = e.Run(ctx)
+				_ = e.Run(ctx, func() {})
 				want, deadLetters := int64(104), 1
 				if fails {
 					want, deadLetters = 103, 0
@@ -216,7 +216,7 @@ func (l *lab) endAt(group string, bad, all int64, end func(stop func()) error) {
 			l.t.Errorf("a letter of %d", d.Record.Offset)
 			return nil
 		})
-		_ = e.Run(ctx)
+		_ = e.Run(ctx, func() {})
 	}
 	run(true)
 	if at := l.committed(group); at > bad || handled[bad] {
@@ -262,7 +262,7 @@ func TestPoisonStopsNobodyForASecond(t *testing.T) {
 				}, func(context.Context, DeadLetter) error { return nil })
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				_ = e.Run(ctx)
+				_ = e.Run(ctx, func() {})
 				if tries == 0 || len(late) != 16 || l.committed("g") != 20 {
 					t.Fatalf("%d tries, %d records behind it, committed is %d", tries, len(late), l.committed("g"))
 				}

@@ -169,10 +169,14 @@ func (c *Config) oneMode() bool {
 }
 
 // Run consumes until ctx ends, or a handler fails fatally.
-func (e *Engine) Run(ctx context.Context) error {
+func (e *Engine) Run(ctx context.Context, ready func()) error {
+	ready()
 	for {
 		err := e.runMember(ctx)
-		if !(errors.Is(err, kafka.ErrNotMember) || errors.Is(err, errRejoin)) || ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // the end of ctx is no failure
+		case !errors.Is(err, kafka.ErrNotMember) && !errors.Is(err, errRejoin):
 			return err
 		}
 		e.cfg.Logger.Warn("consume: joins the group again", "group", e.cfg.Group, "error", err)

@@ -111,7 +111,7 @@ func TestFatal(t *testing.T) {
 				break
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			if err := e.Run(ctx); ClassOf(err) != Fatal {
+			if err := e.Run(ctx, func() {}); ClassOf(err) != Fatal {
 				t.Fatalf("the engine ended with %v, expected a fatal failure", err)
 			}
 			cancel()

@@ -133,7 +133,7 @@ func child(dir, kind string) error {
 		if err != nil {
 			return err
 		}
-		wg.Go(func() { _ = e.Run(ctx) })
+		wg.Go(func() { _ = e.Run(ctx, func() {}) })
 	}
 	wg.Wait()
 	return eng.Close()

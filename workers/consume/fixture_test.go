@@ -288,11 +288,11 @@ func (r *fixture) engine(change func(*Config)) *Engine {
 func (r *fixture) run(e *Engine) (stop func()) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan error, 1)
-	go func() { done <- e.Run(ctx) }()
+	go func() { done <- e.Run(ctx, func() {}) }()
 	return sync.OnceFunc(func() {
 		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			r.t.Errorf("the engine ended with %v, expected context.Canceled", err)
+		if err := <-done; err != nil {
+			r.t.Errorf("the engine ended with %v, expected nil", err)
 		}
 	})
 }

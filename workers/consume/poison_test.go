@@ -313,12 +313,12 @@ func testRebalances(t *testing.T, r *fixture) {
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		m := member{stop, make(chan error, 1)}
-		go func() { m.done <- e.Run(ctx) }()
+		go func() { m.done <- e.Run(ctx, func() {}) }()
 		members = append(members, m)
 	}
 	leave := func(i int) {
 		members[i].stop()
-		if err := <-members[i].done; !errors.Is(err, context.Canceled) {
+		if err := <-members[i].done; err != nil {
 			t.Fatal(err)
 		}
 		members = slices.Delete(members, i, i+1)

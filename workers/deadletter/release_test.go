@@ -2,7 +2,6 @@ package deadletter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -69,11 +68,11 @@ func newLine(t *testing.T) *line {
 	testkit.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- l.engine.Run(ctx) }()
+	go func() { done <- l.engine.Run(ctx, func() {}) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("the engine ended with %v, expected context.Canceled", err)
+		if err := <-done; err != nil {
+			t.Errorf("the engine ended with %v, expected nil", err)
 		}
 	})
 	return l

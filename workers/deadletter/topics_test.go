@@ -48,7 +48,7 @@ func newTopicFixture(t *testing.T) *topicFixture {
 	testkit.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- r.topics.Run(ctx) }()
+	go func() { done <- r.topics.Run(ctx, func() {}) }()
 	t.Cleanup(func() {
 		cancel()
 		testkit.Must(t, <-done)

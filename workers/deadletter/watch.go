@@ -54,7 +54,8 @@ func (w *Watch) Stats() Waiting {
 }
 
 // Run counts until ctx ends.
-func (w *Watch) Run(ctx context.Context) error {
+func (w *Watch) Run(ctx context.Context, ready func()) error {
+	ready()
 	t := time.NewTicker(w.every)
 	defer t.Stop()
 	for {
@@ -63,7 +64,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil
 		case <-t.C:
 		}
 	}

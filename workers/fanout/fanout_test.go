@@ -91,7 +91,7 @@ func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 	reader := view.New(view.Config{Store: w.store, History: store.Line("g"),
 		TokenKey: make([]byte, view.KeySize), Clock: time.Now})
 	w.hub, err = delivery.New(delivery.Config{History: store.Line("g"), Process: "p", Source: reader, Clock: time.Now,
-		NewID: chat.NewID})
+		NewID: chat.NewID, Logger: log})
 	w.must(err)
 	handle := Handler(serde, w.hub.Deliver)
 	w.config = consume.Config{
@@ -115,8 +115,8 @@ func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 	var wg sync.WaitGroup
 	run, stop := context.WithCancel(ctx)
 	wg.Go(func() { _ = w.relay.Run(run) })
-	wg.Go(func() { _ = w.engine.Run(run) })
-	wg.Go(func() { _ = w.hub.Run(run, log) })
+	wg.Go(func() { _ = w.engine.Run(run, func() {}) })
+	wg.Go(func() { _ = w.hub.Run(run, func() {}) })
 	t.Cleanup(func() { stop(); wg.Wait() })
 
 	for _, u := range []string{"alice", "bob", "carol"} {
@@ -290,7 +290,7 @@ func TestOffsetsLost(t *testing.T) {
 		w.must(err)
 		ctx, stop := context.WithCancel(w.ctx)
 		var wg sync.WaitGroup
-		wg.Go(func() { _ = e.Run(ctx) })
+		wg.Go(func() { _ = e.Run(ctx, func() {}) })
 		defer func() { stop(); wg.Wait() }()
 		// Three events are about the group and its members.
 		testkit.Eventually(t, "23 events handled again", func() bool { return e.Stats().Handled >= 23 })

@@ -83,7 +83,7 @@ func TestChatWithoutHeadStopsNobody(t *testing.T) {
 	w.must(err)
 	ctx, stop := context.WithCancel(w.ctx)
 	done := make(chan error, 1)
-	go func() { done <- e.Run(ctx) }()
+	go func() { done <- e.Run(ctx, func() {}) }()
 	all := func() bool {
 		mu.Lock()
 		defer mu.Unlock()

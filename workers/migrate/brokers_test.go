@@ -108,9 +108,9 @@ func (s *site) work(ctx context.Context, name string) {
 	})
 	s.must(err)
 	var all sync.WaitGroup
-	all.Go(func() { _ = m.Run(ctx) })
-	all.Go(func() { _ = w.Run(ctx) })
-	all.Go(func() { _ = e.Run(ctx) })
+	all.Go(func() { _ = m.Run(ctx, func() {}) })
+	all.Go(func() { _ = w.Run(ctx, func() {}) })
+	all.Go(func() { _ = e.Run(ctx, func() {}) })
 	all.Wait()
 }
 

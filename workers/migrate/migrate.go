@@ -22,7 +22,7 @@
 // Each step is one conditional write. A process that is killed leaves a step done or not
 // done, and the same call resumes there. Until the switch a migration can be undone. A
 // freeze ends at a recorded time: if no process drives the migration any more, any process
-// that runs [Migrator.Guard] thaws the topic.
+// that runs a [Guard] thaws the topic.
 //
 // Concurrency: a Migrator is safe for concurrent use, also by many processes at once.
 package migrate
@@ -424,8 +424,16 @@ const (
 	guardGrace = 10 * time.Second
 )
 
-// Guard thaws topics that are frozen for too long, until ctx ends.
-func (m *Migrator) Guard(ctx context.Context) error {
+// Guard thaws topics that are frozen for too long.
+type Guard struct{ migrator *Migrator }
+
+// Guard makes a Guard.
+func (m *Migrator) Guard() *Guard { return &Guard{migrator: m} }
+
+// Run looks for such topics until ctx ends.
+func (g *Guard) Run(ctx context.Context, ready func()) error {
+	ready()
+	m := g.migrator
 	t := time.NewTicker(guardEvery)
 	defer t.Stop()
 	for {
@@ -434,7 +442,7 @@ func (m *Migrator) Guard(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil
 		case <-t.C:
 		}
 	}

@@ -47,11 +47,11 @@ func (c Fanout) addTo(_ context.Context, p *Pipeline) error {
 	}
 	observe.Fanout(p.cfg.Metrics, e)
 	p.checks = append(p.checks, func() error { return checkProgress("fanout", e.Stats().Stalled) })
-	service := lifecycle.Restarted("fanout", p.cfg.Logger, func(ctx context.Context) error {
+	service := lifecycle.Restarted("fanout", p.cfg.Logger, func(ctx context.Context, ready func()) error {
 		if c.Await != nil && !c.Await(ctx) {
 			return nil
 		}
-		return e.Run(ctx)
+		return e.Run(ctx, ready)
 	})
 	service.Stop = c.Stop
 	p.Services = append(p.Services, service)

@@ -119,7 +119,7 @@ func (c Operators) addTo(ctx context.Context, p *Pipeline) error {
 	observe.Parked(p.cfg.Metrics, parkedKeys)
 	p.Services = append(p.Services, lifecycle.Service{Name: "ops", Run: server.Run})
 	p.Services = append(p.Services, lifecycle.Service{Name: "security events", Run: service.Security().Run})
-	p.run("migration", migrator.Guard)
+	p.run("migration", migrator.Guard().Run)
 	p.run("dead letters", deadLetters.Run)
 	p.run("parked keys", parkedKeys.Run)
 	if c.Replicas {

@@ -99,7 +99,7 @@ func (p *Pipeline) Close() {
 }
 
 // run adds a service that the process can do without for a while.
-func (p *Pipeline) run(name string, run func(context.Context) error) {
+func (p *Pipeline) run(name string, run func(ctx context.Context, ready func()) error) {
 	p.Services = append(p.Services, lifecycle.Restarted(name, p.cfg.Logger, run))
 }
 

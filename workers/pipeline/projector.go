@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/parley-chat/parley/server/infra/lifecycle"
 	"github.com/parley-chat/parley/server/infra/pace"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/workers/consume"
@@ -77,12 +76,12 @@ func (c Projector) addTo(_ context.Context, p *Pipeline) error {
 	observe.Projector(p.cfg.Metrics, e)
 	observe.Projections(p.cfg.Metrics, set)
 	p.checks = append(p.checks, func() error { return checkProgress("projector", e.Stats().Stalled) })
-	p.Services = append(p.Services, lifecycle.Restarted("projector", p.cfg.Logger, func(ctx context.Context) error {
+	p.run("projector", func(ctx context.Context, ready func()) error {
 		if err := set.Prepare(ctx); err != nil {
 			return err
 		}
-		return e.Run(ctx)
-	}))
+		return e.Run(ctx, ready)
+	})
 	p.run("projections", set.Run)
 	return nil
 }

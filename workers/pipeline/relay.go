@@ -110,7 +110,7 @@ func (p *relayPart) measured(
 func (p *relayPart) listen(ctx context.Context, s slot.Slot, r *relay.Relay) {
 	// One name for all slots: without Redis each slot would log a line of its own.
 	service := lifecycle.Restarted("nudges", p.cfg.Logger,
-		func(ctx context.Context) error { return p.Listen(ctx, s.Shards, r.Nudge) })
+		func(ctx context.Context, _ func()) error { return p.Listen(ctx, s.Shards, r.Nudge) })
 	_ = service.Run(ctx, func() {})
 }
 

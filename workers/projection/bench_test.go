@@ -163,7 +163,7 @@ func BenchmarkProjector(b *testing.B) {
 		testkit.Must(b, err)
 		before := cpu(b)
 		b.StartTimer()
-		_ = e.Run(ctx)
+		_ = e.Run(ctx, func() {})
 		used += cpu(b) - before
 		events += chats * messages
 		cancel()

@@ -31,14 +31,15 @@ var errElsewhere = errors.New("projection: another process rebuilds it")
 
 // Run rebuilds what is to be rebuilt, and removes builds that are not used any more, until
 // ctx ends.
-func (s *Set) Run(ctx context.Context) error {
+func (s *Set) Run(ctx context.Context, ready func()) error {
+	ready()
 	var all sync.WaitGroup
 	for _, p := range s.known {
 		r := &rebuilder{Set: s, p: p}
 		all.Go(func() { r.run(ctx) })
 	}
 	all.Wait()
-	return ctx.Err()
+	return nil
 }
 
 // rebuilder rebuilds one projection.

@@ -34,7 +34,7 @@ func TestAnotherProcessContinues(t *testing.T) {
 		var all sync.WaitGroup
 		run := func(process string, st store.Store) {
 			s := f.set(st, func(c *projection.Config) { c.Process, c.Exclusive, c.Clock = process, false, time.Now })
-			all.Go(func() { _ = s.Run(ctx) })
+			all.Go(func() { _ = s.Run(ctx, func() {}) })
 			synctest.Wait()
 		}
 		run("p1", dying)

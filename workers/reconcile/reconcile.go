@@ -127,9 +127,10 @@ func (r *Reconciler) Stats() Stats {
 	return r.stats
 }
 
-// Run makes a pass at once and then one every Config.Every, until the context ends. Then it
-// returns nil. A pass that fails is logged and counted.
-func (r *Reconciler) Run(ctx context.Context) error {
+// Run makes a pass at once and then one every Config.Every, until ctx ends. A pass that fails
+// is logged and counted.
+func (r *Reconciler) Run(ctx context.Context, ready func()) error {
+	ready()
 	tick := time.NewTicker(r.cfg.Every)
 	defer tick.Stop()
 	for {

@@ -307,7 +307,7 @@ func TestRun(t *testing.T) {
 		r := w.reconciler(func(c *reconcile.Config) { c.Store, c.Clock = &hung{w.store}, time.Now })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- r.Run(ctx) }()
+		go func() { ended <- r.Run(ctx, func() {}) }()
 		testkit.Advance(2*time.Minute + time.Second)
 		if got := r.Stats(); got.Passes != 1 || got.Failed != 1 || got.LastDuration != 20*time.Second {
 			t.Errorf("%+v, expected one pass that failed after 20 s", got)

@@ -113,7 +113,7 @@ func (c *integrator) life(b *kafkatest.Broker, group string, effects int) {
 		},
 	})
 	testkit.Must(c.t, err)
-	if err := e.Run(ctx); !errors.Is(err, context.Canceled) {
+	if err := e.Run(ctx, func() {}); err != nil || !errors.Is(ctx.Err(), context.Canceled) {
 		c.t.Fatalf("the consumer ended with %v, expected to be stopped", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -114,6 +115,16 @@ func (c *Clock) Begin(ctx context.Context) (Start, error) {
 		at = covered
 	}
 	return Start{At: at, Setbacks: c.row.back.Count}, nil
+}
+
+// Run calls Raise at once, and then every RaisePause until ctx ends. It is ready after the first call.
+func (c *Clock) Run(ctx context.Context, ready func()) error {
+	c.Raise(ctx)
+	ready()
+	for wait.For(ctx, RaisePause) == nil {
+		c.Raise(ctx)
+	}
+	return nil
 }
 
 // Raise writes the present time into the row if the row is older by raiseIdle. Called

@@ -38,7 +38,7 @@ func serve() (client *topic.Client, stop func()) {
 	})
 	must(err)
 	ran := make(chan error, 1)
-	go func() { ran <- topics.Run(ctx) }()
+	go func() { ran <- topics.Run(ctx, func() {}) }()
 	services, err := api.New(api.Config{Store: disk, Logger: logger, Observe: func(string, string, time.Duration) {},
 		More: topicrpc.New(topicrpc.Config{Topics: topics, Streams: topicrpc.NewStreams(nil),
 			Identify: func(context.Context) topicrpc.Identity {

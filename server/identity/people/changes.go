@@ -2,6 +2,7 @@ package people
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/parley-chat/parley/server/infra/bounded"
@@ -101,14 +102,24 @@ func (s *Service) PollChanges(ctx context.Context, since int64) error {
 	return nil
 }
 
-// Follow notifies streams of changes until ctx ends.
-func (s *Service) Follow(ctx context.Context) error {
+// Run notifies streams of changes and carries deletions out, until ctx ends.
+func (s *Service) Run(ctx context.Context, ready func()) error {
+	ready()
+	var running sync.WaitGroup
+	running.Go(func() { s.processDeletions(ctx) })
+	running.Go(func() { s.follow(ctx) })
+	running.Wait()
+	return nil
+}
+
+// follow notifies streams of changes until ctx ends.
+func (s *Service) follow(ctx context.Context) {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for n := 0; ; n++ {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-ticker.C:
 		}
 		back := tail

@@ -99,14 +99,14 @@ func (s *Service) Delete(ctx context.Context, user, confirm string) error {
 	return nil
 }
 
-// ProcessDeletions carries deletions out until ctx ends.
-func (s *Service) ProcessDeletions(ctx context.Context) error {
+// processDeletions carries deletions out until ctx ends.
+func (s *Service) processDeletions(ctx context.Context) {
 	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-s.wake:
 		case <-ticker.C:
 		}

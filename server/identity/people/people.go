@@ -18,7 +18,7 @@
 //
 // # Concurrency
 //
-// A Service is safe for concurrent use; Follow and ProcessDeletions run once each. No mutex is held
+// A Service is safe for concurrent use; Run is called once. No mutex is held
 // across a call of the store or a hook.
 package people
 

@@ -274,6 +274,7 @@ func (s *Service) Unreadable() int64 { return s.unreadable.Load() }
 // Run reads what was revoked, calls ready, and keeps reading until ctx ends.
 func (s *Service) Run(ctx context.Context, ready func()) error {
 	failed := false
+	ready = sync.OnceFunc(ready)
 	for {
 		err := s.loadInTime(ctx)
 		switch {

@@ -75,7 +75,8 @@ func (q *Queue) Sent() int64 { return q.sent.Load() }
 
 // Run sends until ctx ends. A message that is being sent then is sent, waiting ones are
 // not.
-func (q *Queue) Run(ctx context.Context) {
+func (q *Queue) Run(ctx context.Context, ready func()) error {
+	ready()
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
@@ -90,6 +91,7 @@ func (q *Queue) Run(ctx context.Context) {
 		})
 	}
 	wg.Wait()
+	return nil
 }
 
 // send sends a message, unless its code has expired: after an outage of a way, the codes

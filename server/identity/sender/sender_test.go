@@ -65,7 +65,7 @@ func TestQueue(t *testing.T) {
 			t.Error("it takes other identifiers than its way")
 		}
 		done := make(chan struct{})
-		go func() { q.Run(ctx); close(done) }()
+		go func() { _ = q.Run(ctx, func() {}); close(done) }()
 		m := message(t, "+491512345678")
 		for range 8 { // under way
 			q.Send(m)
@@ -112,7 +112,7 @@ func TestExpiredCodesAreNotSent(t *testing.T) {
 		failed := make(chan error, 2000)
 		q := sender.NewQueue(w, func(err error) { failed <- err })
 		done := make(chan struct{})
-		go func() { q.Run(ctx); close(done) }()
+		go func() { _ = q.Run(ctx, func() {}); close(done) }()
 		m := message(t, "+491512345678")
 		for n := range 1032 {
 			m.Expires = time.Now().Add(5 * time.Minute)
@@ -145,7 +145,7 @@ func TestQueueEnds(t *testing.T) {
 		w := &way{wait: make(chan struct{})}
 		q := sender.NewQueue(w, func(err error) { t.Error(err) })
 		done := make(chan struct{})
-		go func() { q.Run(ctx); close(done) }()
+		go func() { _ = q.Run(ctx, func() {}); close(done) }()
 		q.Send(message(t, "+491512345678"))
 		synctest.Wait()
 		cancel()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -212,10 +211,11 @@ func (s *Service) Sweep(ctx context.Context) (n int, err error) {
 }
 
 // Run sweeps until ctx ends.
-func (s *Service) Run(ctx context.Context, log *slog.Logger) error {
+func (s *Service) Run(ctx context.Context, ready func()) error {
+	ready()
 	for {
 		if _, err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
-			log.Warn("sessions that have ended cannot be finished", "error", err)
+			s.cfg.Logger.Warn("sessions that have ended cannot be finished", "error", err)
 		}
 		if err := wait.For(ctx, sweepPause); err != nil {
 			return nil //nolint:nilerr // the end

@@ -3,7 +3,6 @@ package session_test
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,7 +150,7 @@ func TestRunSweeps(t *testing.T) {
 		}
 		f.advance(time.Minute)
 		done := make(chan error, 1)
-		go func() { done <- f.Run(t.Context(), slog.New(slog.DiscardHandler)) }()
+		go func() { done <- f.Run(t.Context(), func() {}) }()
 		time.Sleep(12 * time.Second)
 		f.mu.Lock()
 		f.fail = nil

@@ -21,6 +21,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -86,6 +87,7 @@ type Config struct {
 	Issue   func(user, session string, now time.Time) (string, error)
 	Revoker Revoker
 	Record  func(ctx context.Context, e securitylog.Event)
+	Logger  *slog.Logger // of Run; nil: nothing is logged
 }
 
 // Service keeps sessions.
@@ -100,6 +102,9 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Store == nil || cfg.Clock == nil || len(cfg.Pepper) != PepperSize || cfg.Issue == nil || cfg.Revoker == nil ||
 		cfg.Record == nil {
 		return nil, errors.New("session: store, clock, pepper, issuer, revoker and record are required")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Service{cfg, keys{cfg.Pepper},
 		commit.New(commit.Config{Store: cfg.Store, Clock: cfg.Clock, Sleep: wait.For})}, nil

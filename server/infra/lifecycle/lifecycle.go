@@ -19,9 +19,9 @@ import (
 // Service is a part of a process that runs in the background.
 type Service struct {
 	Name string
-	// Run does the work until ctx ends, then stops and returns; it calls ready once
-	// others may rely on the service. Returning earlier is a failure of the process,
-	// also without an error.
+	// Run does the work until ctx ends, then stops and returns nil. It calls ready when others
+	// may rely on the service, once at most. Returning earlier is a failure of the process,
+	// also without an error. No goroutine that it starts outlives it.
 	Run func(ctx context.Context, ready func()) error
 	// Stop is the longest time that Run may take once ctx has ended; 0 means 10 s.
 	Stop time.Duration
@@ -114,7 +114,7 @@ func (r *running) stop() error {
 	defer t.Stop()
 	select {
 	case <-r.done:
-		if r.err != nil && !errors.Is(r.err, context.Canceled) {
+		if r.err != nil && !errors.Is(r.err, context.Canceled) { // which a start that is stopped returns
 			return fmt.Errorf("%s: %w", r.Name, r.err)
 		}
 		return nil

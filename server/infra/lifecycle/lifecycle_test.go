@@ -154,7 +154,7 @@ func TestRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var starts int
-		s := Restarted("worker", slog.New(slog.DiscardHandler), func(ctx context.Context) error {
+		s := Restarted("worker", slog.New(slog.DiscardHandler), func(ctx context.Context, _ func()) error {
 			if starts++; starts < 3 {
 				return nil // an end without an error is an end, too
 			}

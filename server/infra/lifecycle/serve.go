@@ -13,12 +13,13 @@ import (
 const restartPause = time.Second
 
 // Restarted is a service that a process can do without for a while: if run ends by
-// itself, it starts again after a second. A worker's failure is not the process's.
-func Restarted(name string, log *slog.Logger, run func(context.Context) error) Service {
+// itself, it starts again after a second. It is ready at once: nothing waits for run, and a
+// worker's failure is not the process's.
+func Restarted(name string, log *slog.Logger, run func(ctx context.Context, ready func()) error) Service {
 	return Service{Name: name, Run: func(ctx context.Context, ready func()) error {
 		ready()
 		for ctx.Err() == nil {
-			err := run(ctx)
+			err := run(ctx, func() {})
 			if ctx.Err() != nil {
 				break
 			}

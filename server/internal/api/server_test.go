@@ -70,7 +70,7 @@ func newServer(t *testing.T) *server {
 	// What the hub has to read for its streams it reads in the background.
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
-	go func() { ran <- hub.Run(ctx, slog.New(slog.DiscardHandler)) }()
+	go func() { ran <- hub.Run(ctx, func() {}) }()
 	t.Cleanup(func() {
 		cancel()
 		<-ran

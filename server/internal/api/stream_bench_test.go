@@ -89,7 +89,7 @@ func newFeed(b *testing.B, members int) *feed {
 	g.Install(srv.Server)
 	ctx, cancel := context.WithCancel(context.Background())
 	var ran sync.WaitGroup
-	ran.Go(func() { _ = f.hub.Run(ctx, slog.New(slog.DiscardHandler)) })
+	ran.Go(func() { _ = f.hub.Run(ctx, func() {}) })
 	ran.Go(func() { _ = srv.Serve(g) })
 	b.Cleanup(func() {
 		cancel()

@@ -108,12 +108,10 @@ func (p *program) serviceOrder(ctx context.Context, listener net.Listener) ([]li
 		return nil, err
 	}
 	p.logExposure(listener.Addr())
-	services := append([]lifecycle.Service{{Name: "engine", Run: p.backend.Watch}}, p.services...)
+	services := append([]lifecycle.Service{{Name: "engine", Run: p.backend.Run}}, p.services...)
 	services = append(services, metrics...)
 	return append(services,
-		lifecycle.Restarted("store", p.log, func(ctx context.Context) error { return p.backend.WatchStore(ctx, p.log) }),
-		lifecycle.Service{Name: "delivery",
-			Run: func(ctx context.Context, ready func()) error { ready(); return p.hub.Run(ctx, p.log) }},
+		lifecycle.Service{Name: "delivery", Run: p.hub.Run},
 		lifecycle.Service{Name: "http", Run: web.run(guard), Stop: drainTime + 2*time.Second},
 	), nil
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/parley-chat/parley/server/infra/lifecycle"
 	"github.com/parley-chat/parley/server/infra/pace"
 	"github.com/parley-chat/parley/server/infra/telemetry"
-	"github.com/parley-chat/parley/server/infra/wait"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/authapi"
 	"github.com/parley-chat/parley/server/internal/identitymodule"
@@ -159,14 +158,7 @@ func (p *program) buildTopics(ctx context.Context) (err error) {
 // buildChats makes the service and the hub. The hub needs the service for watermarks, and
 // the service the hub for its commits; neither calls the other before both exist.
 func (p *program) buildChats(ctx context.Context, reader *view.Reader, stamps *timestamp.Clock) (err error) {
-	p.services = append(p.services, lifecycle.Service{Name: "clock", Run: func(ctx context.Context, ready func()) error {
-		stamps.Raise(ctx)
-		ready()
-		for wait.For(ctx, timestamp.RaisePause) == nil {
-			stamps.Raise(ctx)
-		}
-		return nil
-	}})
+	p.services = append(p.services, lifecycle.Service{Name: "clock", Run: stamps.Run})
 	p.chats, err = chat.New(ctx, chat.Config{
 		Store: p.backend.Store, Clock: p.cfg.clocks.Wall, Stamps: stamps, Generation: p.backend.Generation,
 		Producer: p.process,
@@ -195,6 +187,7 @@ func (p *program) buildChats(ctx context.Context, reader *view.Reader, stamps *t
 		History: p.backend.History, Process: p.process, Source: reader, Durable: p.backend.Store.Durable,
 		Clock: p.cfg.clocks.Wall, NewID: chat.NewID, Delivered: p.chats.Delivered, MaxStreams: p.cfg.MaxStreamsPerUser,
 		Revoked: func(of auth.Principal) bool { return p.gate.Refuses(of) }, // made by buildIdentity
+		Logger:  p.log,
 	})
 	return err
 }

@@ -211,7 +211,7 @@ func benchRepair(b *testing.B, in *fleet, recipients int) {
 	nudger := link.NewNudger(in.routing, slog.New(slog.DiscardHandler))
 	ctx, stop := context.WithCancel(in.harness.ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = nudger.Run(ctx) })
+	wg.Go(func() { _ = nudger.Run(ctx, func() {}) })
 	svc, err := chat.New(ctx, chat.Config{
 		Store: in.store, Clock: time.Now, Generation: in.store.Generation(), Producer: "bench", Committed: nudger.Nudge,
 	})

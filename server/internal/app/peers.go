@@ -69,7 +69,7 @@ func (p *program) connect(ctx context.Context, reader *view.Reader) (_ *peers, e
 	}
 	c.lease, err = routing.NewLease(routing.LeaseConfig{
 		Table: b.Routing, Server: routing.Server{ID: p.process, Addr: c.addr, Generation: b.Generation},
-		Lost: p.hub.InvalidateAll, Clock: time.Now, Logger: p.log,
+		Lost: p.hub.InvalidateAll, Clock: time.Now, Logger: p.log, Patience: openTime,
 	})
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func (c *peers) links() []lifecycle.Service {
 				c.log.Warn("the link address is one of this machine: servers and workers on others will not find it", "address",
 					c.addr)
 			}
-			return c.lease.Hold(ctx, openTime, ready)
+			return c.lease.Run(ctx, ready)
 		}},
 		{Name: "peers", Run: func(ctx context.Context, ready func()) error {
 			open, cancel := context.WithTimeout(ctx, openTime)
@@ -112,13 +112,9 @@ func (c *peers) links() []lifecycle.Service {
 			if err := c.mesh.Open(open); err != nil {
 				return err
 			}
-			ready()
-			return c.mesh.Run(ctx)
+			return c.mesh.Run(ctx, ready)
 		}},
-		{Name: "nudges", Run: func(ctx context.Context, ready func()) error {
-			ready()
-			return c.nudger.Run(ctx)
-		}},
+		{Name: "nudges", Run: c.nudger.Run},
 	}
 }
 

@@ -200,7 +200,7 @@ func newSecWorld(t *testing.T) *secWorld {
 	t.Cleanup(w.p.close)
 	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), secService{}, true))
 	var running sync.WaitGroup
-	running.Go(func() { _ = w.p.hub.Run(ctx, log) })
+	running.Go(func() { _ = w.p.hub.Run(ctx, func() {}) })
 	for _, s := range append(w.p.topics.Services(), w.p.identity.Services()...) {
 		// As in a server, requests come when all services are ready: until the revocations are
 		// read, every token is refused.

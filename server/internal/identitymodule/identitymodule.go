@@ -98,11 +98,7 @@ func New(cfg Config) (*Module, error) {
 			return nil, err
 		}
 	}
-	p.services = append(p.services, lifecycle.Service{Name: "keys", Run: func(ctx context.Context, ready func()) error {
-		ready()
-		cfg.Key.Watch(ctx, auth.WatchEvery, cfg.Logger, cfg.EndAll)
-		return nil
-	}})
+	p.run("keys", (&auth.KeyWatch{Key: cfg.Key, Logger: cfg.Logger, Ended: cfg.EndAll}).Run)
 	return p, nil
 }
 
@@ -204,13 +200,12 @@ func (p *Module) buildPeople() error {
 		Failed: func(what string, err error) { log.Warn("tried again later: "+what, "error", err) }})
 	p.cfg.Metrics.Gauge(telemetry.DeletionsFailing, "Deletions of accounts that failed and are tried again.",
 		func() float64 { return float64(p.people.FailingDeletions()) })
-	p.services = append(p.services, lifecycle.Restarted("profiles", log, p.people.Follow),
-		lifecycle.Restarted("deletions", log, p.people.ProcessDeletions))
+	p.services = append(p.services, lifecycle.Restarted("people", log, p.people.Run))
 	p.userServices = append(p.userServices, userapi.New(userapi.Config{People: p.people,
 		Deleted: func(ctx context.Context, of auth.Principal) {
 			p.Gate.Forget(of.UserID) // made by buildGate
 			if err := p.endEverything(ctx, of.UserID); err != nil {
-				log.Warn("tokens of a deleted account are refused later", "error", err) // ProcessDeletions does it again
+				log.Warn("tokens of a deleted account are refused later", "error", err) // people.Service.Run does it again
 			}
 		}}).Service())
 	return nil

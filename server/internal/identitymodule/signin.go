@@ -40,12 +40,11 @@ func (p *Module) buildSessions() (err error) {
 		Pepper: p.cfg.Key.Derive("refresh tokens", session.PepperSize), Revoker: p.revoked, Record: p.events.Record,
 		Issue: func(user, id string, now time.Time) (string, error) {
 			return p.cfg.Key.IssueFor(user, id, now, session.AccessTime)
-		}})
+		}, Logger: p.cfg.Logger})
 	if err != nil {
 		return err
 	}
-	p.services = append(p.services, lifecycle.Restarted("sessions", p.cfg.Logger,
-		func(ctx context.Context) error { return p.sessions.Run(ctx, p.cfg.Logger) }))
+	p.services = append(p.services, lifecycle.Restarted("sessions", p.cfg.Logger, p.sessions.Run))
 	return nil
 }
 
@@ -98,11 +97,7 @@ func (p *Module) codeOutbox() (otp.Outbox, error) {
 	queue := sender.NewQueue(way, func(err error) {
 		p.events.Record(context.Background(), securitylog.Event{Kind: securitylog.CodeUnsent, Reason: err.Error()})
 	})
-	p.run("codes", func(ctx context.Context, ready func()) error {
-		ready()
-		queue.Run(ctx)
-		return nil
-	})
+	p.run("codes", queue.Run)
 	return queue, nil
 }
 

@@ -94,7 +94,7 @@ func serve(t *testing.T) *server {
 	testkit.Must(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
-	go func() { ran <- service.Run(ctx) }()
+	go func() { ran <- service.Run(ctx, func() {}) }()
 	services := topicrpc.New(topicrpc.Config{Topics: service, Streams: topicrpc.NewStreams(nil),
 		Identify: func(ctx context.Context) topicrpc.Identity {
 			p, _ := auth.PrincipalFrom(ctx)

@@ -95,7 +95,7 @@ func newHarness(t testing.TB) *harness {
 	// What the hub has to read for its streams it reads in the background.
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
-	go func() { ran <- w.hub.Run(ctx, slog.New(slog.DiscardHandler)) }()
+	go func() { ran <- w.hub.Run(ctx, func() {}) }()
 	t.Cleanup(func() {
 		cancel()
 		<-ran

@@ -92,7 +92,7 @@ func install(t *testing.T) *installation {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
-	go func() { ran <- hub.Run(ctx, slog.New(slog.DiscardHandler)) }()
+	go func() { ran <- hub.Run(ctx, func() {}) }()
 	t.Cleanup(func() {
 		cancel()
 		<-ran

@@ -145,10 +145,7 @@ func (p *Module) Close() {
 func (p *Module) Services() []lifecycle.Service {
 	switch {
 	case p.service != nil:
-		return []lifecycle.Service{{Name: "topics", Run: func(ctx context.Context, ready func()) error {
-			ready()
-			return p.service.Run(ctx)
-		}}}
+		return []lifecycle.Service{{Name: "topics", Run: p.service.Run}}
 	case p.slots != nil:
 		return []lifecycle.Service{{Name: "topics", Run: p.run}}
 	}

@@ -70,7 +70,7 @@ func newWorld(t testing.TB) *world {
 	w.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
-	go func() { ran <- w.service.Run(ctx) }()
+	go func() { ran <- w.service.Run(ctx, func() {}) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ran; err != nil {

@@ -49,7 +49,7 @@ func serve(t *testing.T, b *kafkatest.Broker, disk *embeddedtest.Disk) (s *servi
 	}
 	var ctx context.Context
 	ctx, s.end = context.WithCancel(context.Background())
-	go func() { s.run <- s.Run(ctx) }()
+	go func() { s.run <- s.Run(ctx, func() {}) }()
 	return s, func() {
 		s.end()
 		if err := <-s.run; err != nil {

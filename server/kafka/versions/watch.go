@@ -50,13 +50,14 @@ func (w *Watch) Frozen(now time.Time) time.Duration {
 
 // Run follows the state until ctx ends. While the store does not answer, the last state
 // remains.
-func (w *Watch) Run(ctx context.Context) error {
+func (w *Watch) Run(ctx context.Context, ready func()) error {
+	ready()
 	t := time.NewTicker(FollowEvery)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil
 		case <-t.C:
 		}
 		s, err := Load(ctx, w.store)

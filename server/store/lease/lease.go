@@ -140,7 +140,8 @@ func (m *Manager) Stats() Stats {
 func (m *Manager) Slots() int { return m.cfg.Slots }
 
 // Run holds leases until ctx ends; then it stops all slots and releases their leases.
-func (m *Manager) Run(ctx context.Context) error {
+func (m *Manager) Run(ctx context.Context, ready func()) error {
+	ready()
 	t := time.NewTicker(m.cfg.TTL / 6)
 	defer t.Stop()
 	var waiting []chan struct{}
@@ -155,7 +156,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	close(m.stopped)
 	m.close(context.WithoutCancel(ctx))
-	return ctx.Err()
+	return nil
 }
 
 // round reads all leases once. It renews or stops the slots that this process holds,

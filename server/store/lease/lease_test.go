@@ -111,7 +111,7 @@ func (w *fixture) start(name string, change func(*Config)) *process {
 	p.Manager = m
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = m.Run(ctx) }()
+	go func() { defer close(done); _ = m.Run(ctx, func() {}) }()
 	var once sync.Once
 	p.stop = func() { once.Do(func() { cancel(); <-done }) }
 	return p

@@ -71,7 +71,8 @@ func (w *Watch) Standing() Standing {
 }
 
 // Run counts until ctx ends.
-func (w *Watch) Run(ctx context.Context) error {
+func (w *Watch) Run(ctx context.Context, ready func()) error {
+	ready()
 	t := time.NewTicker(watchEvery)
 	defer t.Stop()
 	for {
@@ -80,7 +81,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil
 		case <-t.C:
 		}
 	}

@@ -131,7 +131,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	observe.Certificates(p.metrics, certificates...)
-	p.services = []lifecycle.Service{{Name: "engine", Run: backend.Watch}}
+	p.services = []lifecycle.Service{{Name: "engine", Run: backend.Run}}
 	if err := p.build(ctx); err != nil {
 		return err
 	}
@@ -144,8 +144,6 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		})
 	}
 	services := append(p.services,
-		lifecycle.Restarted("store", cfg.Logger,
-			func(ctx context.Context) error { return backend.WatchStore(ctx, cfg.Logger) }),
 		lifecycle.Service{Name: "http", Run: p.serve(listener)},
 	)
 	err = lifecycle.Run(ctx, services, func() {
@@ -168,10 +166,7 @@ func (p *program) build(ctx context.Context) (err error) {
 	if p.backend.Routing != nil {
 		nudger := link.NewNudger(p.backend.Routing, p.cfg.Logger)
 		nudge = nudger.Nudge
-		p.add("nudges", func(ctx context.Context, ready func()) error {
-			ready()
-			return nudger.Run(ctx)
-		})
+		p.add("nudges", nudger.Run)
 	}
 	alive, err := liveness.New(liveness.Config{Store: p.backend.Store, Name: p.cfg.Name, Process: p.process,
 		Logger: p.cfg.Logger})

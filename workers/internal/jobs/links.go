@@ -34,7 +34,7 @@ func (p *program) connect(key *auth.Key) (*links, error) {
 	p.closers = append(p.closers, mesh.Close)
 	lease, err := routing.NewLease(routing.LeaseConfig{
 		Table: b.Routing, Server: routing.Server{ID: p.process, Generation: b.Generation},
-		Lost: func() {}, Clock: time.Now, Logger: p.cfg.Logger,
+		Lost: func() {}, Clock: time.Now, Logger: p.cfg.Logger, Patience: -1,
 	})
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (p *program) keep(l *links, lease *routing.Lease) {
 	listed := make(chan struct{})
 	p.add("routing", func(ctx context.Context, ready func()) error {
 		ready()
-		return lease.Hold(ctx, -1, func() { close(listed) })
+		return lease.Run(ctx, func() { close(listed) })
 	})
 	p.add("links", func(ctx context.Context, ready func()) error {
 		ready()
@@ -70,8 +70,7 @@ func (p *program) keep(l *links, lease *routing.Lease) {
 				return nil //nolint:nilerr // the end of ctx is no failure
 			}
 		}
-		close(l.open)
-		return l.mesh.Run(ctx)
+		return l.mesh.Run(ctx, func() { close(l.open) })
 	})
 }
 

@@ -51,11 +51,7 @@ func (p *program) parts(
 		if peers, err = p.connect(key); err != nil {
 			return nil, err
 		}
-		p.add("keys", func(ctx context.Context, ready func()) error {
-			ready()
-			key.Watch(ctx, auth.WatchEvery, p.cfg.Logger, nil)
-			return nil
-		})
+		p.add("keys", (&auth.KeyWatch{Key: key, Logger: p.cfg.Logger}).Run)
 	}
 	for _, job := range p.cfg.Jobs {
 		switch job {

@@ -26,7 +26,7 @@ func TestRebuildWithGaps(t *testing.T) {
 	id := r.Chat(3)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = set.Run(ctx) })
+	running.Go(func() { _ = set.Run(ctx, func() {}) })
 	t.Cleanup(running.Wait)
 	t.Cleanup(cancel)
 	built := func() bool {
@@ -80,7 +80,7 @@ func TestProjections(t *testing.T) {
 	id := r.Chat(3)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = set.Run(ctx) })
+	running.Go(func() { _ = set.Run(ctx, func() {}) })
 	t.Cleanup(running.Wait)
 	t.Cleanup(cancel)
 	testkit.Eventually(t, "both are built", func() bool {

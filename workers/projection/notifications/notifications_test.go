@@ -81,7 +81,7 @@ func (f *fixture) rebuild(s *projection.Set) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = s.Run(ctx) })
+	running.Go(func() { _ = s.Run(ctx, func() {}) })
 	defer running.Wait()
 	defer cancel()
 	operate := projection.Operate{Definitions: []projection.Definition{notifications.Definition()}, Store: f.store}
@@ -243,7 +243,7 @@ func TestGapOfARecord(t *testing.T) {
 	s := f.processOf(d)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = s.Run(ctx) })
+	running.Go(func() { _ = s.Run(ctx, func() {}) })
 	defer running.Wait()
 	defer cancel()
 	var got projection.Status

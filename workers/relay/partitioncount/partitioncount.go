@@ -65,7 +65,8 @@ func (w *Watch) Repartitioned() int64 {
 
 // Run checks periodically until ctx ends. While the cluster does not answer, the last result
 // remains.
-func (w *Watch) Run(ctx context.Context) error {
+func (w *Watch) Run(ctx context.Context, ready func()) error {
+	ready()
 	t := time.NewTicker(checkEvery)
 	defer t.Stop()
 	for {
@@ -74,7 +75,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil
 		case <-t.C:
 		}
 	}
