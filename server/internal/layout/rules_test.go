@@ -77,6 +77,9 @@ var rules = []rule{
 		imports: []string{"server/infra/testkit"}, only: []string{}, why: "what ends a test has no place in a program",
 	},
 	{
+		imports: []string{"server/infra/lifecycle/lifecycletest"}, only: []string{}, why: "as testkit",
+	},
+	{
 		imports: []string{"server/internal/modeltest"}, only: []string{}, why: "a model of clients has no place in a program",
 	},
 	{
@@ -142,6 +145,7 @@ var bounds = []bound{
 	{"server/infra/durable", nil, "how a file gets to its place does not depend on what it is"},
 	{"server/infra/bounded", nil, "which entry of a cache makes room does not depend on what it caches"},
 	{"server/infra/testkit", nil, "the tests of every package may stand on it"},
+	{"server/infra/lifecycle/lifecycletest", []string{"server/infra/lifecycle"}, "as testkit: it knows the contract only"},
 	{
 		"server/load", []string{"server/auth", "server/infra/cmdline", "server/infra/config", "server/load/..."},
 		"the load test's command line reads the server's settings and key",
