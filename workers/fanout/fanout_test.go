@@ -13,6 +13,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
@@ -145,8 +146,8 @@ func (w *fixture) begin(group string) {
 func (w *fixture) open(known ...*deliveryv1.KnownChat) {
 	w.t.Helper()
 	var err error
-	w.bob, err = w.hub.Open(w.ctx, delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour),
-		Known: known})
+	w.bob, err = w.hub.Open(w.ctx, delivery.OpenParams{
+		Principal: auth.Principal{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour)}, Known: known})
 	w.must(err)
 	bob := w.bob
 	w.t.Cleanup(func() { w.hub.Close(bob) })

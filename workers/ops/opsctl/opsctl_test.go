@@ -113,9 +113,9 @@ func TestDeadLetters(t *testing.T) {
 		"--status discarded,redriven": 0, "--status all": 7,
 	} {
 		out, _ := c.run(0, "deadletters list --json "+filter)
-		var page struct{ DeadLetters []struct{ ID, Key string } }
-		if err := json.Unmarshal([]byte(out), &page); err != nil || len(page.DeadLetters) != want {
-			t.Errorf("%s: %d letters, not %d: %v", filter, len(page.DeadLetters), want, err)
+		var page struct{ Letters []struct{ ID, Key string } }
+		if err := json.Unmarshal([]byte(out), &page); err != nil || len(page.Letters) != want {
+			t.Errorf("%s: %d letters, not %d: %v", filter, len(page.Letters), want, err)
 		}
 	}
 

@@ -108,7 +108,7 @@ func TestProjections(t *testing.T) {
 	_, errs = c.run(1, "activity --from 2026-02-30 "+id)
 	c.has(errs, "is no day")
 
-	deadLetter := r.DeadLetter(opstest.Group, r.Event(chatA, 1), "permanent: bad")
+	letter := r.DeadLetter(opstest.Group, r.Event(chatA, 1), "permanent: bad")
 	r.DeadLetter(opstest.Group, r.Event(chatB, 2), "permanent: worse")
 	spans, err := lag.Spans(t.Context(), r.Kafka, kafka.DeadLetters)
 	testkit.Must(t, err)
@@ -121,7 +121,7 @@ func TestProjections(t *testing.T) {
 	out, _ = c.run(0, "notifications --limit 1")
 	c.has(out, "there may be more: --page-token ")
 	r.Handle = func(context.Context, *kafka.Record) error { return nil }
-	c.run(0, "deadletters redrive --execute", deadLetter)
+	c.run(0, "deadletters redrive --execute", letter)
 	out, _ = c.run(0, "notifications --chat "+chatA)
 	c.has(out, "redriven")
 	out, _ = c.run(0, "notifications --json --status open")

@@ -34,7 +34,7 @@ var runs = map[string]func(ctx context.Context, ready func()) error{
 	"ended by itself":      func(_ context.Context, ready func()) error { ready(); return nil },
 	"ended before it was ready: broken": func(ctx context.Context, _ func()) error {
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the end of ctx is no failure
+			return nil
 		}
 		return errors.New("broken")
 	},
@@ -57,7 +57,7 @@ func TestStress(t *testing.T) {
 	for name := range runs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestStress$") //nolint:gosec // this program
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestStress$")
 			cmd.Env = append(os.Environ(), mistake+"="+name)
 			out, err := cmd.CombinedOutput()
 			if name == "none" {
