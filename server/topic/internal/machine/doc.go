@@ -8,11 +8,16 @@
 // and a change of state adds or removes runs. Each position that a group is to receive is in
 // one place: ready, leased, delayed, waiting for its key, or being stored as a dead letter.
 //
-// Each part of a group has a file: leases (lease.go), keys in order (keylock.go), failures,
-// their pauses and dead letters (failure.go), messages that may end consumers (suspects.go), the
-// positions of a backfill (catchup.go), the credits of a session (budget.go), the bound of all members
-// (quota.go), filters (filter.go),
-// why a member is refused (outcome.go), and the stored form (cursor.go, save.go).
+// Each part of a group has a file:
+//
+//   - what a member gets next: deliver.go, keys in order: keylock.go, filters: filter.go
+//   - acknowledgements, returns and the end of leases: settle.go; the times at which leases end and
+//     messages are tried again: wake.go (Wake, endOverdueLeases); the table of leases: lease.go
+//   - failures, their pauses and dead letters: failure.go; messages that may end consumers: suspects.go
+//   - delayed messages: postpone.go, delays.go; times to live: ttl.go
+//   - backfills: backfill.go, catchup.go; credits of a session: budget.go; the bound of all members: quota.go
+//   - why a member is refused: outcome.go; what was released and lost: ledger.go
+//   - the stored form: cursor.go, save.go
 //
 // Concurrency: a Machine and its groups belong to their caller. A Budget and a Quota
 // are safe for concurrent use. The lock of a Quota is taken while a Budget's is held; none is held during a call

@@ -21,7 +21,7 @@ type Woken struct {
 // that calls it at Next, however late, leaves nothing behind.
 func (g *GroupState) Wake(now time.Time) (w Woken) {
 	at := now.UnixNano()
-	w.Done = g.retry(at) + g.expire(at)
+	w.Done = g.retry(at) + g.endOverdueLeases(at)
 	if next, ok := g.due(); ok {
 		w.Next = time.Unix(0, next)
 	}
@@ -67,8 +67,8 @@ func (g *GroupState) retry(now int64) (n int64) {
 	return n
 }
 
-// expire ends the leases that are over.
-func (g *GroupState) expire(now int64) (n int64) {
+// endOverdueLeases ends the leases that are over. Their messages are ready again, or wait for a retry.
+func (g *GroupState) endOverdueLeases(now int64) (n int64) {
 	if len(g.leases.All()) == 0 || now < g.deadline {
 		return 0
 	}

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Times to live, message by message: see expiry.go.
+// Times to live, message by message: see ttl.go.
 
 // ttl gives a record a time to live now and then.
 func (w *world) ttl(r *record) *durationpb.Duration {
