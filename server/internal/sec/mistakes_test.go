@@ -124,7 +124,7 @@ var mistakes = []mistake{
 		return command.OnlyOwnerChangesRoles`},
 	{name: "others' streams are acknowledged", file: "server/delivery/streams.go", in: "server/internal/api",
 		fails: "TestForeignIDs",
-		from: `	if s == nil || s.user != user {
+		from: `	if s == nil || s.owner.UserID != user {
 		return nil, ErrStreamGone`, to: `	if s == nil {
 		return nil, ErrStreamGone`},
 	{name: "bodies have no bound", file: "server/internal/api/api.go", in: "server/internal/api",
