@@ -330,7 +330,7 @@ func readBase(t *testing.T, direct bool) readStart {
 
 func newReadRules() readRules {
 	return readRules{revisions: map[string]map[int64]readRevision{}, reportedUpTo: map[string]int64{},
-		due: map[string]int64{},
+		due:     map[string]int64{},
 		answers: map[string]int64{}, left: map[string]bool{}, gaveUp: map[string]bool{}, requests: map[string]int64{},
 		recorded: map[string]int64{}, refusedIDs: map[string]bool{}}
 }
