@@ -234,7 +234,10 @@ func (s *server) Ack(ctx context.Context, r *deliveryv1.AckRequest) (*deliveryv1
 func (s *server) Subscribe(
 	ctx context.Context, r *deliveryv1.SubscribeRequest, out *connect.ServerStream[deliveryv1.SubscribeResponse],
 ) error {
-	st, err := s.hub.Open(ctx, delivery.OpenParams{Principal: auth.Principal{UserID: userOf(ctx), SessionID: userOf(ctx), ExpiresAt: time.Now().Add(time.Hour)}, Token: r.GetToken(), Known: r.GetKnown()})
+	st, err := s.hub.Open(ctx, delivery.OpenParams{
+		Principal: auth.Principal{UserID: userOf(ctx), SessionID: userOf(ctx), ExpiresAt: time.Now().Add(time.Hour)},
+		Token:     r.GetToken(), Known: r.GetKnown(),
+	})
 	if err != nil {
 		return err
 	}

@@ -157,7 +157,10 @@ func (w *harness) open(user, token string, known ...*deliveryv1.KnownChat) *devi
 
 func (w *harness) register(user, token string, known ...*deliveryv1.KnownChat) *device {
 	w.t.Helper()
-	s, err := w.hub.Open(w.ctx, delivery.OpenParams{Principal: auth.Principal{UserID: user, SessionID: "s", ExpiresAt: w.now.Add(time.Hour)}, Token: token, Known: known})
+	s, err := w.hub.Open(w.ctx, delivery.OpenParams{
+		Principal: auth.Principal{UserID: user, SessionID: "s", ExpiresAt: w.now.Add(time.Hour)},
+		Token:     token, Known: known,
+	})
 	w.must(err)
 	d := &device{w: w, s: s, version: map[string]int64{}, newest: map[string]int64{}, shown: map[string]int64{},
 		texts: map[string][]string{}, left: map[string]bool{}, next: 1}

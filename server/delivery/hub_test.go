@@ -423,7 +423,8 @@ func TestSec_S_14_ExpiryRevocationDrain(t *testing.T) {
 	if d.take(); d.end != deliveryv1.EndCode_END_CODE_DRAIN {
 		t.Fatalf("ended with %v", d.end)
 	}
-	if _, err := w.hub.Open(w.ctx, delivery.OpenParams{Principal: auth.Principal{UserID: "bob"}}); !errors.Is(err, delivery.ErrDraining) {
+	_, err := w.hub.Open(w.ctx, delivery.OpenParams{Principal: auth.Principal{UserID: "bob"}})
+	if !errors.Is(err, delivery.ErrDraining) {
 		t.Fatal(err)
 	}
 	if n := w.hub.Stats().Streams; n != 0 {

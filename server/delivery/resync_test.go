@@ -233,12 +233,16 @@ func TestSessionRevokedWhileAStreamOpens(t *testing.T) {
 		}
 	})
 	hub = w.hub
-	s, err := hub.Open(w.ctx, delivery.OpenParams{Principal: auth.Principal{UserID: "bob", SessionID: "s", ExpiresAt: w.now.Add(time.Hour)}})
+	s, err := hub.Open(w.ctx, delivery.OpenParams{
+		Principal: auth.Principal{UserID: "bob", SessionID: "s", ExpiresAt: w.now.Add(time.Hour)},
+	})
 	w.must(err)
 	hub.Close(s)
 	revoked = true // just before: Revoke has come and gone
 	hub.EndRevoked(func(p auth.Principal) bool { return p.SessionID == "s" })
-	if _, err := hub.Open(w.ctx, delivery.OpenParams{Principal: auth.Principal{UserID: "bob", SessionID: "s", ExpiresAt: w.now.Add(time.Hour)}}); !errors.Is(err, delivery.ErrSessionRevoked) {
+	if _, err := hub.Open(w.ctx, delivery.OpenParams{
+		Principal: auth.Principal{UserID: "bob", SessionID: "s", ExpiresAt: w.now.Add(time.Hour)},
+	}); !errors.Is(err, delivery.ErrSessionRevoked) {
 		t.Errorf("%v", err)
 	}
 	if n := hub.Stats().Streams; n != 0 {

@@ -59,7 +59,9 @@ func TestConcurrentUse(t *testing.T) {
 		users.Go(func() {
 			for j := range 20 {
 				s, err := w.hub.Open(t.Context(),
-					delivery.OpenParams{Principal: auth.Principal{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour)}})
+					delivery.OpenParams{
+						Principal: auth.Principal{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour)},
+					})
 				if err != nil {
 					t.Error(err)
 					return

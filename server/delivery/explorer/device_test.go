@@ -365,7 +365,10 @@ func (d *phone) subscribe(made device.Call, req *deliveryv1.SubscribeRequest) {
 		fail(why)
 		return
 	}
-	s, err := p.hub.Open(w.ctx, delivery.OpenParams{Principal: auth.Principal{UserID: d.user, SessionID: d.name, ExpiresAt: w.now.Add(24 * time.Hour)}, Token: req.GetToken(), Known: req.GetKnown()})
+	s, err := p.hub.Open(w.ctx, delivery.OpenParams{
+		Principal: auth.Principal{UserID: d.user, SessionID: d.name, ExpiresAt: w.now.Add(24 * time.Hour)},
+		Token:     req.GetToken(), Known: req.GetKnown(),
+	})
 	if err != nil {
 		fail(failure(err))
 		return

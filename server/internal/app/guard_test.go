@@ -333,7 +333,9 @@ func guardHub(t *testing.T) operation {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		st, err := hub.Open(t.Context(), delivery.OpenParams{Principal: auth.Principal{UserID: name, SessionID: "s", ExpiresAt: time.Now().Add(time.Hour)}})
+		st, err := hub.Open(t.Context(), delivery.OpenParams{
+			Principal: auth.Principal{UserID: name, SessionID: "s", ExpiresAt: time.Now().Add(time.Hour)},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

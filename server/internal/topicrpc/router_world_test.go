@@ -64,7 +64,8 @@ func (w *world) start(name string) *server {
 	w.t.Cleanup(func() { s.Gate.Set(false); s.Stop() })
 	identify := func(ctx context.Context) topicrpc.Identity {
 		who, _ := ctx.Value(user{}).(string)
-		return topicrpc.Identity{Caller: topic.Caller{Principal: who, Creator: who == "maker"}, Token: auth.Principal{SessionID: "s-" + who}}
+		return topicrpc.Identity{Caller: topic.Caller{Principal: who, Creator: who == "maker"},
+			Token: auth.Principal{SessionID: "s-" + who}}
 	}
 	route := func(identify func(context.Context) topicrpc.Identity) *topicrpc.Router {
 		return topicrpc.NewRouter(topicrpc.RouterConfig{Slots: s.SlotManager, Process: name, Remote: w.remote,
