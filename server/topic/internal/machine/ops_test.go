@@ -268,8 +268,8 @@ func (w *world) leftBehind(g *modelGroup, why Reason) {
 	}
 }
 
-// blocked reports whether another message may hold up a key: an earlier one, one that is
-// under way, or one that is parked.
+// blocked reports whether another message may hold up a key: an earlier one, one that is under way,
+// in order of keys also one that has failed and is tried again, or one that is parked.
 func (w *world) blocked(g *modelGroup, r *record) bool {
 	if r.key == "" || (!g.config.KeyOrder && g.config.Exhausted != ParkKey) {
 		return false
@@ -277,6 +277,7 @@ func (w *world) blocked(g *modelGroup, r *record) bool {
 	for _, other := range w.m.records {
 		if other != r && other.key == r.key && other.reads(g) && !other.acked[g] && !w.undue(other) &&
 			(other.position < r.position || g.leases[other.position].member != nil ||
+				g.config.KeyOrder && g.fails[other.position].attempts > 0 ||
 				g.fails[other.position].attempts >= g.config.MaxAttempts) {
 			return true
 		}

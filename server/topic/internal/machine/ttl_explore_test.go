@@ -15,7 +15,8 @@ func (w *world) ttl(r *record) *durationpb.Duration {
 		return nil
 	}
 	d := time.Second + time.Duration(w.rng.Int64N(int64(30*time.Second)))
-	ends := w.now.Truncate(time.Millisecond).Add(d.Truncate(time.Millisecond))
+	// The stored time is in ms; no message ends before its time to live is over.
+	ends := w.now.Truncate(time.Millisecond).Add((d + time.Millisecond - 1).Truncate(time.Millisecond))
 	if whole := ends.Truncate(time.Second); whole.Equal(ends) {
 		r.ends = whole
 	} else {
