@@ -15,9 +15,13 @@ import (
 //
 // Concurrency: all methods are safe for concurrent use.
 type inbox struct {
-	batch    int           // events that fill a transaction
-	capacity int           // events
-	wake     chan struct{} // is sent to when there is more to do
+	batch    int // events that fill a transaction
+	capacity int // events
+	// wake has a token when there is more to do; its capacity is 1, and it is sent to under mu. A relay
+	// that finds the inbox empty waits for it. A nudge that comes between finds order empty, too, because
+	// the relay emptied it under mu, and leaves a token: the wait ends at once. A token of a nudge that
+	// the relay has already taken costs one check of an empty inbox.
+	wake chan struct{}
 
 	mu         sync.Mutex
 	chats      map[string]*chatNudges

@@ -50,8 +50,16 @@ type lane[T any] struct{ waiting []*waiter[T] }
 
 type waiter[T any] struct {
 	element T
-	state   state
-	wake    chan struct{} // its group is done, or it has the lead
+	// state says, with the mutex, which came first if the waiter is woken at the moment at which its
+	// context ends. The leader of another group sets it to running or done, and passLead to leading.
+	// A waiter whose context has ended finds
+	//   - waiting: it leaves the lane, and nothing refers to it any more
+	//   - leading: it was woken and saw the end of its context first; it leaves, and passes the lead on,
+	//     or the lane would have no leader for ever
+	//   - running: its element is in a group that cannot be stopped; its outcome is lost for the caller
+	//   - done: the outcome is there, and the end of the context came too late
+	state state
+	wake  chan struct{} // its group is done, or it has the lead; of capacity 1: to wake it never blocks
 }
 
 type state uint8

@@ -52,11 +52,19 @@ type Group struct {
 	sessions map[string]*Session // by member
 	limit    *PrincipalLimit     // that they take
 	keyOrder atomic.Bool         // one message of a key at a time
-	waiting  []*Session
-	state    topicv1.SubscriptionState
-	closed   bool
+	// waiting are the sessions that wait for something to deliver. No wake-up is lost between Wake
+	// and wait: Wake sets ready before it takes mu, wait joins the list before it reads ready, with
+	// mu. Either wait sees ready, or wakeOne gets mu later and finds the session in the list.
+	waiting []*Session
+	state   topicv1.SubscriptionState
+	closed  bool
 
-	held     atomic.Int32 // calls of Hold that have not ended
+	// held counts the calls of Hold that have not ended. While there are any, no session pumps, and
+	// each waits although a partition is ready. The end of the last one wakes all partitions.
+	held atomic.Int32
+	// pumping is held by the one session that takes messages for all. Another session does not wait
+	// for it. What becomes ready meanwhile is found by the one that pumps: it reads ready again once it
+	// has released the lock, and pumps again, or wakes another session if it has messages of its own.
 	pumping  sync.Mutex
 	first    int         // partition that the next pump begins with; guarded by pumping
 	progress atomic.Bool // something was acknowledged since it was asked last
@@ -65,8 +73,18 @@ type Group struct {
 
 // part is what a group keeps of a partition.
 type part struct {
-	ready   atomic.Bool // Next may have something to do
-	blocked atomic.Bool // Next stopped for lack of credits or room: a member that settles changes that
+	ready atomic.Bool // Next may have something to do
+	// blocked says that Next stopped for lack of credits or room. It is set before Next runs, and
+	// cleared after it if Next stopped for another reason:
+	//
+	//	pump: blocked = true
+	//	pump: Next finds no credits
+	//	                        member: acknowledges, returns credits
+	//	                        member: wakeBlocked clears blocked and sets ready
+	//	pump: returns; ready is set, and it pumps again
+	//
+	// If Next set it when it returns, the member would find it clear, and its credits would wake nothing.
+	blocked atomic.Bool
 
 	front int64 // floor of the group at the last check for what is over; guarded by the partition's lock
 
