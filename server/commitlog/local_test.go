@@ -343,7 +343,7 @@ func TestManyProducersAreForgotten(t *testing.T) {
 	clock := commitlogtest.NewClock()
 	log := commitlog.NewLocal(engine, clock.Now)
 	const each = 3000
-	limit := 0
+	highest := 0
 	for step := range 12 {
 		var appends []commitlog.Append
 		for n := range each {
@@ -364,10 +364,10 @@ func TestManyProducersAreForgotten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		limit = max(limit, remembered)
+		highest = max(highest, remembered)
 	}
-	if limit > 5*each {
-		t.Errorf("%d producers are remembered, of %d in 24 hours", limit, 2*each)
+	if highest > 5*each {
+		t.Errorf("%d producers are remembered, of %d in 24 hours", highest, 2*each)
 	}
 }
 

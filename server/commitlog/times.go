@@ -104,7 +104,7 @@ func appendNumber(b []byte, field protowire.Number, n int64) []byte {
 	return protowire.AppendBytes(b, protowire.AppendVarint(nil, uint64(n)))
 }
 
-// timesOf checks what times the messages of a body may have.
+// timesOf finds which times the messages of a body may have.
 func timesOf(body []byte, ends []uint32) (t timed) {
 	for _, end := range ends {
 		m := body[:end]

@@ -62,7 +62,7 @@ func TestDiskSpace(t *testing.T) {
 				before := du(t, dir)
 				rng := rand.NewChaCha8([32]byte{})
 				room := testkit.Value(l.Trim(t.Context()))(t)[kind]
-				refused, limit := 0, int64(0)
+				refused, highest := 0, int64(0)
 				for n := int64(0); n < 4*share; n += size {
 					value := make([]byte, size)
 					_, _ = rng.Read(value)
@@ -80,12 +80,12 @@ func TestDiskSpace(t *testing.T) {
 							now = now.Add(time.Minute + time.Second)
 						}
 						room = testkit.Value(l.Trim(t.Context()))(t)[kind]
-						limit = max(limit, l.Bytes())
+						highest = max(highest, l.Bytes())
 					}
 				}
-				if limit > share+2*size || l.Bytes() > share+2*size || c.running && l.LostToReaders() > 0 ||
+				if highest > share+2*size || l.Bytes() > share+2*size || c.running && l.LostToReaders() > 0 ||
 					!c.running && !(c.young && kind == kafka.Searches) && l.LostToReaders() == 0 {
-					t.Errorf("%d bytes at most, %d now; readers have lost %d", limit, l.Bytes(), l.LostToReaders())
+					t.Errorf("%d bytes at most, %d now; readers have lost %d", highest, l.Bytes(), l.LostToReaders())
 				}
 				// Beside the share: what was removed since space was given back last, and the engine's own logs.
 				// Files go in the background.

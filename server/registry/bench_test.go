@@ -85,7 +85,7 @@ func BenchmarkList(b *testing.B) {
 	for _, subjects := range []int{1000, 100_000} {
 		b.Run(fmt.Sprint(subjects), func(b *testing.B) {
 			r := crowded(b, subjects)
-			before, limit := heap(), 0.0
+			before, highest := heap(), 0.0
 			for b.Loop() {
 				n := 0
 				for _, err := range r.Subjects(b.Context(), ListOptions{}) {
@@ -93,14 +93,14 @@ func BenchmarkList(b *testing.B) {
 						b.Fatal(err)
 					}
 					if n++; n == subjects/2 {
-						limit = max(limit, heap()-before)
+						highest = max(highest, heap()-before)
 					}
 				}
 				if n != subjects+1 {
 					b.Fatal(n)
 				}
 			}
-			b.ReportMetric(limit, "held-MiB")
+			b.ReportMetric(highest, "held-MiB")
 		})
 	}
 }

@@ -38,7 +38,7 @@ func (s *Service) Sizes() Sizes {
 // LargestBacklog is how far the group that is furthest behind is from the end of a partition,
 // among the topics that are open: what it has not acknowledged, and what follows. It grows
 // while a group is stuck, also on one message.
-func (s *Service) LargestBacklog() (limit int64) {
+func (s *Service) LargestBacklog() (highest int64) {
 	for _, l := range s.engine.Topics.All() {
 		for _, g := range l.Groups() {
 			if !storage.Receives(g.State()) {
@@ -48,11 +48,11 @@ func (s *Service) LargestBacklog() (limit int64) {
 				p.Do(func(m *machine.Machine) {
 					if h := m.Group(g.Name()); h != nil {
 						_, end := m.Bounds()
-						limit = max(limit, end-h.Floor())
+						highest = max(highest, end-h.Floor())
 					}
 				})
 			}
 		}
 	}
-	return limit
+	return highest
 }

@@ -72,15 +72,15 @@ func TestPushByTheOwnerOfASlot(t *testing.T) {
 				}
 			}
 		}
-		all := func(when string, rounds int) (limit int) {
+		all := func(when string, rounds int) (highest int) {
 			t.Helper()
 			hook.mu.Lock()
 			defer hook.mu.Unlock()
 			testkit.Equal(t, when+": messages", len(hook.times), rounds*topics*each)
 			for _, n := range hook.times {
-				limit = max(limit, n)
+				highest = max(highest, n)
 			}
-			return limit
+			return highest
 		}
 		publish(0)
 		testkit.Advance(10 * time.Second)

@@ -156,19 +156,19 @@ func BenchmarkMemoryOfLists(b *testing.B) {
 		for range 10 {
 			wg.Go(func() { pagesOf(b, r, "bob", "") })
 		}
-		limit := uint64(0)
+		highest := uint64(0)
 		done := make(chan struct{})
 		go func() { wg.Wait(); close(done) }()
 		for sample := time.NewTicker(10 * time.Millisecond); ; {
 			select {
 			case <-done:
 				sample.Stop()
-				b.ReportMetric(float64(limit)/(1<<20), "MiB")
+				b.ReportMetric(float64(highest)/(1<<20), "MiB")
 				runtime.KeepAlive(r)
 			case <-sample.C:
 				var m runtime.MemStats
 				runtime.ReadMemStats(&m)
-				limit = max(limit, m.HeapInuse)
+				highest = max(highest, m.HeapInuse)
 				continue
 			}
 			break

@@ -92,11 +92,11 @@ func (r *Reader) overviews(
 // overviews is what was read of the chats of heads.
 type overviews struct {
 	heads   []*table.Head
-	visible []*chatv1.ChatOverview // in the indexs of the heads; nil: not to the user
+	visible []*chatv1.ChatOverview // at the indexes of the heads; nil: not visible to the user
 	left    []*table.UserChat
 }
 
-// addOverviews reads the chats of the heads at some indexs.
+// addOverviews reads the chats of the heads at some indexes.
 func (r *Reader) addOverviews(ctx context.Context, user string, found *overviews, indexes []int) error {
 	ids := make([]string, len(indexes))
 	for i, at := range indexes {

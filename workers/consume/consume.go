@@ -175,7 +175,10 @@ func (e *Engine) Run(ctx context.Context, ready func()) error {
 		err := e.runMember(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // the end of ctx is no failure
+			if err != nil && !errors.Is(err, context.Canceled) {
+				e.cfg.Logger.Warn("consume: stopped with an error", "group", e.cfg.Group, "error", err)
+			}
+			return nil
 		case !errors.Is(err, kafka.ErrNotMember) && !errors.Is(err, errRejoin):
 			return err
 		}

@@ -168,15 +168,15 @@ func TestParallelAggregates(t *testing.T) {
 	r := newFixture(t, kafkatest.InProcess(t))
 	l, s := newLedger(t, r.store), &shelf{}
 	var mu sync.Mutex
-	busy, limit := 0, 0
+	busy, highest := 0, 0
 	all := make(chan struct{})
 	together := sync.OnceFunc(func() { close(all) })
 	e := r.aggregates(l, s, func(c *Config) {
 		c.Parallel = 8
 		c.Aggregate = func(ctx context.Context, records []*kafka.Record) (Effect, error) {
 			mu.Lock()
-			if busy++; busy > limit {
-				limit = busy
+			if busy++; busy > highest {
+				highest = busy
 			}
 			if busy == 8 {
 				together()
@@ -207,8 +207,8 @@ func TestParallelAggregates(t *testing.T) {
 		want[fmt.Sprint("k", k)] = each
 	}
 	r.settled(l, want)
-	if limit != 8 {
-		t.Errorf("%d calls at a time, expected 8", limit)
+	if highest != 8 {
+		t.Errorf("%d calls at a time, expected 8", highest)
 	}
 }
 

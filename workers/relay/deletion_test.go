@@ -292,14 +292,14 @@ func TestSweepBoundsRowsThatWaitForTheDisk(t *testing.T) {
 		k := table.Outbox{ChatID: "chat_0", FirstVersion: int64(n + 1)}.Key()
 		re.pendingDelete, re.isPending[k] = append(re.pendingDelete, k), true
 	}
-	publish, limit := re.cfg.Publish, 0
+	publish, highest := re.cfg.Publish, 0
 	re.cfg.Publish = func(ctx context.Context, list []eventlog.Publication) error {
-		limit = max(limit, len(re.pendingDelete), len(re.isPending))
+		highest = max(highest, len(re.pendingDelete), len(re.isPending))
 		return publish(ctx, list)
 	}
 	r.must(re.pass(r.ctx))
-	if len(r.log) != 102 || limit > 65_536+7 {
-		t.Errorf("%d records, expected 102; at most %d rows pending, expected up to 65543", len(r.log), limit)
+	if len(r.log) != 102 || highest > 65_536+7 {
+		t.Errorf("%d records, expected 102; at most %d rows pending, expected up to 65543", len(r.log), highest)
 	}
 	if len(re.pendingDelete) > 102 {
 		t.Errorf("%d rows still wait, expected up to 102", len(re.pendingDelete))

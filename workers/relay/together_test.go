@@ -54,9 +54,9 @@ func TestEventsOfACommandGoTogether(t *testing.T) {
 		r.now = r.now.Add(3 * time.Second)
 	}
 	r.checkOutbox()
-	limit := 0
+	highest := 0
 	for _, c := range r.commits {
-		limit = max(limit, len(c.Events))
+		highest = max(highest, len(c.Events))
 		in := map[int]int{}
 		for _, e := range c.Events {
 			for i, ids := range transactions {
@@ -74,7 +74,7 @@ func TestEventsOfACommandGoTogether(t *testing.T) {
 			t.Errorf("a command's %d events are not published, expected all", len(c.Events))
 		}
 	}
-	if limit <= 7 {
-		t.Fatalf("a command has %d events at most, expected more than a batch", limit)
+	if highest <= 7 {
+		t.Fatalf("a command has %d events at most, expected more than a batch", highest)
 	}
 }

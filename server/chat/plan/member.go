@@ -44,9 +44,8 @@ func Settings(c command.MemberSettings, before, after table.UserChat, head table
 }
 
 // MarkRead makes the write that raises a member's read position to sequence, which must be
-// one of the chat and above the row's, and returns the row after it. If it
-// notifies the other person of a direct chat, neither may block the other: that changes no
-// revision.
+// one of the chat and above the row's, and returns the row after it. If it notifies the other
+// person of a direct chat, neither may block the other: that changes no revision.
 func MarkRead(row table.UserChat, sequence, at int64, notifies bool) (table.UserChat, store.Write) {
 	// Only from the row as it was read: its revision must not stand for anything
 	// but what is reported under it.

@@ -138,11 +138,11 @@ func BenchmarkMove(b *testing.B) {
 				Topics: []kafka.Topic{{Name: chatsTopic, Partitions: benchPartitions, Kind: kafka.Chats}},
 				Behind: func([]upgrade.Event) error { return nil }}
 			runtime.GC()
-			limit := uint64(0)
+			highest := uint64(0)
 			cfg.Progress = func(int64, int64) {
 				var m runtime.MemStats
 				runtime.ReadMemStats(&m)
-				limit = max(limit, m.HeapInuse)
+				highest = max(highest, m.HeapInuse)
 			}
 			before := cpu(b)
 			b.ResetTimer()
@@ -153,7 +153,7 @@ func BenchmarkMove(b *testing.B) {
 			}
 			b.ReportMetric(float64(cpu(b)-before)/float64(b.N), "cpu-ns/op")
 			b.ReportMetric(float64(report.Bytes)/float64(b.N), "old-bytes/op")
-			b.ReportMetric(float64(limit)/(1<<20), "heap-MB")
+			b.ReportMetric(float64(highest)/(1<<20), "heap-MB")
 		})
 	}
 }

@@ -3,8 +3,8 @@
 //
 // It owns the order of the steps of a suspension, and the interfaces of the parts of
 // identity that operators need. The code that sets up a process fills these. It does not own
-// users, sessions, revocation, service accounts, limits, permissions (package roles) or the
-// record of a call (package ops).
+// users, sessions, revocation, service accounts, limits, the permissions of operators or
+// the record of a call (package ops).
 //
 // Concurrency: everything is safe for concurrent use.
 package admin

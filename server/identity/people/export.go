@@ -57,7 +57,7 @@ func (p exportCursor) cursor() string {
 	return strconv.Itoa(p.part) + "/" + strconv.FormatInt(p.sequence, 10) + "/" + p.entry
 }
 
-// slotKeyOf reads a cursor; an empty one is before everything.
+// exportCursorOf reads a cursor; an empty one is before everything.
 func exportCursorOf(cursor string) (p exportCursor, err error) {
 	if cursor == "" {
 		return exportCursor{}, nil

@@ -92,15 +92,15 @@ func TestDoubled(t *testing.T) {
 }
 
 func TestJittered(t *testing.T) {
-	limit := time.Duration(0)
+	highest := time.Duration(0)
 	for range 1000 {
 		d := wait.Jittered(5*time.Millisecond, time.Second, 3)
 		if d < 0 || d >= 40*time.Millisecond {
 			t.Fatalf("after 3 failures: %v, want at least 0 and less than 40ms", d)
 		}
-		limit = max(limit, d)
+		highest = max(highest, d)
 	}
-	if limit < 20*time.Millisecond {
-		t.Errorf("the longest of 1,000 pauses is %v, want more than half of 40ms", limit)
+	if highest < 20*time.Millisecond {
+		t.Errorf("the longest of 1,000 pauses is %v, want more than half of 40ms", highest)
 	}
 }

@@ -169,7 +169,7 @@ func (r reporter) public(ctx context.Context, procedure string, err error) *conn
 	var unknown *unknownOutcome
 	errors.As(err, &unknown)
 	var failed *store.ConditionError
-	if m := refusals.find(err); m != nil && m.Code != connect.CodeInternal {
+	if m := refusals.find(err); m != nil {
 		text, metadata := m.text(err), map[string]string(nil)
 		if many := new(chat.TooManyChats); errors.As(err, &many) {
 			text, metadata = tooMany(ctx, many)

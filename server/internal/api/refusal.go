@@ -49,9 +49,10 @@ func (r Refusals) All() (all []Refusal) {
 	return all
 }
 
+// find returns the first row of an error that clients see.
 func (r Refusals) find(err error) *Mapping {
 	for i := range r {
-		if errors.Is(err, r[i].Is) {
+		if r[i].Code != connect.CodeInternal && errors.Is(err, r[i].Is) {
 			return &r[i]
 		}
 	}

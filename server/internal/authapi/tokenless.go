@@ -147,7 +147,7 @@ func shared(client netip.Prefix) netip.Prefix {
 	return p
 }
 
-// Enter requires a principal of all calls but those that came through a Door.
+// Enter requires a principal of all calls but those that a TokenlessLimiter admitted.
 func Enter(ctx context.Context) error {
 	if _, ok := ctx.Value(visitorKey{}).(visitor); ok {
 		return nil

@@ -75,7 +75,7 @@ func (f *fixture) ask(people int, domain string, network func(n int) string) <-c
 	return answers
 }
 
-// A network has 16 of the slots of a procedure, and each procedure has its own: while all that ask
+// A network has 16 of the calls of a procedure at a time, and each procedure has its own: while all that ask
 // for codes are waited for, sessions continue.
 func TestStrangersAreBounded(t *testing.T) {
 	f := newFixture(t)

@@ -98,13 +98,13 @@ func (x *index) search(query string) []hit {
 			found[i].words++
 		}
 	}
-	limit := 0
+	highest := 0
 	for _, h := range found {
-		limit = max(limit, h.words)
+		highest = max(highest, h.words)
 	}
 	var hits []hit
 	for i, h := range found {
-		if h.words == limit {
+		if h.words == highest {
 			h.Before, h.Match, h.Behind = excerpt(x.sections[i].text, wanted)
 			hits = append(hits, *h)
 		}

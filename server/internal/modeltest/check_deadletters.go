@@ -36,13 +36,13 @@ func (w *World) checkDeadLetters(t *topicState, at map[position]*publication) ma
 			if n > 1 {
 				w.find("letter: %v of group %s has %d letters%s", of, g.name, n, w.story(g, of))
 			}
-			limit := 0
+			highest := 0
 			for _, d := range g.delivered[of] {
-				limit = max(limit, d.attempt)
+				highest = max(highest, d.attempt)
 			}
 			least, _ := attemptsOf(g.settings(stamp{}, stamp{seq: never}))
-			if w.Simulated && limit < least {
-				w.find("letter: %v of group %s has a letter after %d attempts", of, g.name, limit)
+			if w.Simulated && highest < least {
+				w.find("letter: %v of group %s has a letter after %d attempts", of, g.name, highest)
 			}
 		}
 	}

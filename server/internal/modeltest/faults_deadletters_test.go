@@ -25,7 +25,7 @@ var hashFaults = []fault{
 		lie: with(honest), hears: swaps},
 }
 
-// swaps gives a stream every second delivery in the position of the next but one, which waits for its
+// swaps gives a stream every second delivery in place of the next but one, which waits for its
 // turn.
 func swaps() func(proto.Message) {
 	var held *topicv1.Delivery

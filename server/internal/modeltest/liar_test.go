@@ -28,7 +28,7 @@ type liar struct {
 // lying returns clients whose calls pass the liar.
 func (l *liar) lying(s *server, user string) Clients { return s.as(user, connect.WithInterceptors(l)) }
 
-// WrapUnary implements connect.Interceptor. A call takes another request in the position of its own,
+// WrapUnary implements connect.Interceptor. A call takes another request in place of its own,
 // which it has again when it ends: callers repeat it.
 func (l *liar) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, call connect.AnyRequest) (connect.AnyResponse, error) {

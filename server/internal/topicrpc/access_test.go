@@ -3,6 +3,7 @@ package topicrpc
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -374,5 +375,23 @@ func TestRevokedWhileOpening(t *testing.T) {
 		leave, err := s.Enter(id, func(string) {})
 		must(t, err)
 		leave()
+	}
+}
+
+// A revocation of the user, or of the session, covers the caller of a call that another process passes on, and no
+// operator.
+func TestRevocationsCoverForwardedCallers(t *testing.T) {
+	for _, operator := range []bool{false, true} {
+		h := http.Header{}
+		must(t, introduce(h, Identity{Caller: topic.Caller{Principal: "alice", Operator: operator},
+			Token: auth.Principal{SessionID: "ses-alice"}}, 3))
+		call, err := readVisit(h)
+		must(t, err)
+		user := auth.Revocation{Kind: auth.RevokedUser, ID: "alice", Before: time.Now()}
+		testkit.Equal(t, "covered by the user's revocation", user.Covers(call.identity.Token), !operator)
+		if !operator { // operators have no session
+			session := auth.Revocation{Kind: auth.RevokedSession, ID: "ses-alice"}
+			testkit.Equal(t, "covered by the session's revocation", session.Covers(call.identity.Token), true)
+		}
 	}
 }

@@ -134,7 +134,7 @@ func (s *DeadLetterServer) DiscardLetter(
 	return &linkv1.DiscardLetterResponse{Gone: gone}, err
 }
 
-// do does something about the dead letter that stands in a position, if it is the one that is
+// do does something about the dead letter at a position, if it is the one that is
 // meant.
 func (s *DeadLetterServer) do(
 	ctx context.Context, ref *linkv1.LetterRef, what func(*topic.DeadLetterStore, context.Context, topic.DeadLetter) error,

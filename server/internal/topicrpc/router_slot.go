@@ -62,6 +62,9 @@ func readVisit(h http.Header) (v forwardedCall, err error) {
 		Caller: topic.Caller{Principal: who.Principal, Operator: who.Operator, Creator: who.Creator},
 		Token:  auth.Principal{SessionID: who.Session, ExpiresAt: who.ExpiresAt}, Carried: true,
 	}
+	if !who.Operator {
+		v.identity.Token.UserID = who.Principal // a revocation of the user covers it
+	}
 	if h.Get(slotHeader) == "" {
 		v.slot = anySlot
 		return v, nil

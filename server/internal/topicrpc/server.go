@@ -43,7 +43,7 @@ const heartbeat = 15 * time.Second
 type Identity struct {
 	topic.Caller
 	// Token is the content of the caller's token. Of an operator only the expiry is known, of a call
-	// that another process passes on only the session and the expiry.
+	// that another process passes on only the user, the session and the expiry.
 	Token   auth.Principal
 	Carried bool // another process admitted the caller, and watches revocations
 }

@@ -122,12 +122,12 @@ func (s *story) arrived(ctx context.Context, limit int64) error {
 }
 
 // behind is how far the groups are behind that live.
-func (s *story) behind() (limit int64) {
+func (s *story) behind() (highest int64) {
 	n := s.Published.Load()
 	for _, g := range s.Groups[1:] {
-		limit = max(limit, n-g.Delivered.Load())
+		highest = max(highest, n-g.Delivered.Load())
 	}
-	return limit
+	return highest
 }
 
 // until waits for a minute of the claim, and reports whether the context has ended instead.

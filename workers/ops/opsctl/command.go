@@ -3,6 +3,7 @@ package opsctl
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -73,7 +74,12 @@ func (p *program) command(s spec) *cobra.Command {
 	if s.flags != nil {
 		s.flags(fs)
 	}
-	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return cmdline.Usagef("%s: %w", nameOf(c), err) })
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if unknown := new(pflag.NotExistError); errors.As(err, &unknown) {
+			err = fmt.Errorf("%w; an argument that begins with a dash goes behind --", err)
+		}
+		return cmdline.Usagef("%s: %w", nameOf(c), err)
+	})
 	c.RunE = func(c *cobra.Command, args []string) error {
 		run := &call{ctx: c.Context(), stdout: c.OutOrStdout(), stderr: c.ErrOrStderr(), args: args, json: *asJSON,
 			misuse: s.misuse(nameOf(c), args)}

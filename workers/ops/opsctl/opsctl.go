@@ -6,8 +6,8 @@
 // server or in workers with the job ops. They are called with an operator's token; commands on topics
 // take a user's, too. Concurrency: commands are run one at a time.
 //
-// It is one package because all commands are declared in one way, and share a call's flags, token,
-// paging, dry run and output. A program only adds them to its tree.
+// All commands are declared in one way (spec), and share a call's flags, token, paging, dry run and
+// output. A program only adds them to its tree.
 package opsctl
 
 import (

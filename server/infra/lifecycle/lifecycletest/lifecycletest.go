@@ -34,6 +34,8 @@ const settle = 20 * time.Millisecond
 // Each must keep the contract: Run calls ready once at most, goes on until its context ends, and
 // then returns nil within Service.Stop. No goroutine may remain that make or Run has started.
 //
+// Stress tests starts and stops. What a service does in an interval of seconds is not reached.
+//
 // Every call of make returns a new service. Its cleanups run before goroutines are counted.
 func Stress(t *testing.T, make func(t *testing.T) lifecycle.Service) {
 	t.Helper()
@@ -112,6 +114,12 @@ func (r *run) awaitReady() {
 	select {
 	case <-r.ready:
 	case err := <-r.ended:
+		select {
+		case <-r.ready: // it was ready, and has seen the end of its context since
+			r.ended <- err
+			return
+		default:
+		}
 		r.t.Errorf("%s ended before it was ready: %v", r.service.Name, err)
 		r.ended <- nil
 	case <-watchdog.C:

@@ -50,7 +50,11 @@ var runs = map[string]func(ctx context.Context, ready func()) error{
 func TestStress(t *testing.T) {
 	if run := runs[os.Getenv(mistake)]; run != nil {
 		Stress(t, func(*testing.T) lifecycle.Service {
-			return lifecycle.Service{Name: "tested", Run: run, Stop: 100 * time.Millisecond}
+			s := lifecycle.Service{Name: "tested", Run: run}
+			if strings.HasSuffix(os.Getenv(mistake), " within") { // the others end, and a busy machine takes its time
+				s.Stop = 100 * time.Millisecond
+			}
+			return s
 		})
 		return
 	}

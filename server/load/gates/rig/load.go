@@ -391,11 +391,11 @@ func (l *Load) Flood(ctx context.Context, n int) error {
 
 // Lag is how many messages the slowest group has not seen.
 func (l *Load) Lag() int64 {
-	n, limit := l.Published.Load(), int64(0)
+	n, highest := l.Published.Load(), int64(0)
 	for _, g := range l.Groups {
-		limit = max(limit, n-g.Delivered.Load())
+		highest = max(highest, n-g.Delivered.Load())
 	}
-	return limit
+	return highest
 }
 
 // Drain waits until every group has everything and all of it is acknowledged, for a time at

@@ -9,10 +9,9 @@ import (
 
 // GroupState is a group of a partition.
 //
-// Every position that it reads and has not acknowledged is in exactly one place: ready,
-// leased, delayed, waiting for its key, waiting for a member that has credits or, if it is suspect, no
-// messages, parked, or dying. Those of a
-// backfill are ready in its own position.
+// Every position that it reads and has not acknowledged is in exactly one state: ready, leased,
+// delayed, waiting for its key, waiting for a member that has credits or, if it is suspect, no
+// messages, parked, or dying. Those of a backfill are ready in the backfill's own set.
 type GroupState struct {
 	p      *Machine
 	config Config

@@ -125,11 +125,11 @@ func (a *Admin) counted(row table.Subscription) time.Duration {
 }
 
 // overdue is for how long something of a group has been due without being done.
-func overdue(l *serving.OpenTopic, group string) (limit time.Duration) {
+func overdue(l *serving.OpenTopic, group string) (highest time.Duration) {
 	for _, p := range l.Parts {
-		limit = max(limit, p.Overdue(group))
+		highest = max(highest, p.Overdue(group))
 	}
-	return limit
+	return highest
 }
 
 // nearsTimeout reports whether a silence has lasted for four fifths of a group's timeout.

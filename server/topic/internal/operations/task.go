@@ -185,11 +185,11 @@ func (j *Jobs) Trims() (runs int64, took time.Duration) {
 }
 
 // Slowest returns how long the longest of the jobs' last runs took.
-func (j *Jobs) Slowest() (limit time.Duration) {
+func (j *Jobs) Slowest() (highest time.Duration) {
 	for _, t := range j.tasks {
 		t.mu.Lock()
-		limit = max(limit, t.last.Took)
+		highest = max(highest, t.last.Took)
 		t.mu.Unlock()
 	}
-	return limit
+	return highest
 }

@@ -116,7 +116,7 @@ func check(c *checker, payload []byte, json bool) error {
 	return c.parse(payload, json)
 }
 
-// Each mistake in a payload is refused with its position, in both encodings, and the same payload
+// Each mistake in a payload is refused with its path, in both encodings, and the same payload
 // without it is not.
 func TestMistakes(t *testing.T) {
 	nested := func(depth int) []byte {

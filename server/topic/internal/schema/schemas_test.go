@@ -67,7 +67,7 @@ func payloads(list ...[]byte) (messages []*topicv1.TopicMessage) {
 }
 
 // A schema is compiled once, also if many ask for it at the same time, and again once others have
-// taken its position: the cache keeps its bounds however many schemas are in use.
+// taken its room in the cache: it keeps its bounds however many schemas are in use.
 func TestCache(t *testing.T) {
 	s, st := schemas(t)
 	const n, bound = 20, 5

@@ -11,7 +11,7 @@ import (
 // time, by how many are answered a second. So nothing is recorded for a single message.
 type Meter struct {
 	mu                 sync.Mutex
-	at                 time.Time // of the last check
+	at                 time.Time // of the last sample
 	processed, answers int64     // at it
 	expired            int64     // at it
 	weight             float64   // of all samples, below 1 in the beginning

@@ -346,16 +346,16 @@ func (p *Partition) read(n int) {
 
 // Overdue returns for how long something of a group has been due, as the end of a lease, without
 // being done; of any group if its name is empty. More than moments mean that a wake-up was lost.
-func (p *Partition) Overdue(group string) (limit time.Duration) {
+func (p *Partition) Overdue(group string) (highest time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.cfg.Clock()
 	for _, g := range p.machine.Groups() {
 		if group == "" || group == g.Config().Name {
-			limit = max(limit, g.Overdue(now))
+			highest = max(highest, g.Overdue(now))
 		}
 	}
-	return limit
+	return highest
 }
 
 // fetch is fetchSome of as much as is read at a time.

@@ -7,7 +7,7 @@ import (
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
-// Slots end for a principal at its share, and for all at their number; the refusal says which.
+// The limit is reached for a principal at its share, and for all at their number; the refusal says which.
 func TestPrincipalLimit(t *testing.T) {
 	p := NewPrincipalLimit("seats", 6, 4)
 	take := func(who string, want string) {

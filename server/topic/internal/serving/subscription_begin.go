@@ -122,7 +122,7 @@ func (m *SubscriptionManager) addGroup(
 	return nil
 }
 
-// Resolve returns the position in a partition that a position is.
+// Resolve returns the position in a partition that a topicv1.Position stands for.
 func (m *SubscriptionManager) Resolve(ctx context.Context, l *OpenTopic, n int, at *topicv1.Position) (int64, error) {
 	p := l.Parts[n]
 	start, end := p.Bounds()

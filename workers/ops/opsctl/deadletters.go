@@ -16,16 +16,17 @@ import (
 )
 
 func (p *program) deadLetters() *cobra.Command {
-	return cmdline.Group("deadletters", "records that consumers could not process", p.countLetters(), p.discardLetters(),
-		p.listLetters(), p.redriveLetters(), p.showLetter())
+	return cmdline.Group("deadletters", "records that consumers could not process",
+		p.countDeadLetters(), p.discardDeadLetters(),
+		p.listDeadLetters(), p.redriveDeadLetters(), p.showDeadLetter())
 }
 
 func (c *call) ops() opsv1connect.OpsServiceClient {
 	return opsv1connect.NewOpsServiceClient(c.http, c.url, c.with)
 }
 
-// letterFlags declares the flags that select dead letters.
-func letterFlags(fs *pflag.FlagSet, f *opsv1.DeadLetterFilter) {
+// deadLetterFlags declares the flags that select dead letters.
+func deadLetterFlags(fs *pflag.FlagSet, f *opsv1.DeadLetterFilter) {
 	fs.Func("source", "`events` or topics; both by default", func(s string) error {
 		v, ok := opsv1.DeadLetterSource_value["DEAD_LETTER_SOURCE_"+strings.ToUpper(s)]
 		if !ok || v == 0 {
@@ -51,7 +52,7 @@ func letterFlags(fs *pflag.FlagSet, f *opsv1.DeadLetterFilter) {
 	timeFlag(fs, &f.FailedBefore, "until", "failed before this time")
 }
 
-func letterStatusFlag(fs *pflag.FlagSet, to *[]opsv1.DeadLetterStatus) {
+func deadLetterStatusFlag(fs *pflag.FlagSet, to *[]opsv1.DeadLetterStatus) {
 	fs.Func("status", "`status` open, running, redriven or discarded, several with commas, or all; open by default",
 		func(s string) error {
 			*to = nil
@@ -69,13 +70,13 @@ func letterStatusFlag(fs *pflag.FlagSet, to *[]opsv1.DeadLetterStatus) {
 		})
 }
 
-func (p *program) listLetters() *cobra.Command {
+func (p *program) listDeadLetters() *cobra.Command {
 	req := &opsv1.ListDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{}}
 	return p.command(spec{
 		use: "list", short: "list dead letters",
 		flags: func(fs *pflag.FlagSet) {
-			letterFlags(fs, req.GetFilter())
-			letterStatusFlag(fs, &req.Statuses)
+			deadLetterFlags(fs, req.GetFilter())
+			deadLetterStatusFlag(fs, &req.Statuses)
 			pagingFlags(fs, &req.PageSize, &req.PageToken, "letters")
 		},
 		run: func(c *call) error {
@@ -100,13 +101,13 @@ func (p *program) listLetters() *cobra.Command {
 	})
 }
 
-func (p *program) countLetters() *cobra.Command {
+func (p *program) countDeadLetters() *cobra.Command {
 	req := &opsv1.CountDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{}}
 	return p.command(spec{
 		use: "count", short: "count dead letters by group, topic and reason",
 		flags: func(fs *pflag.FlagSet) {
-			letterFlags(fs, req.GetFilter())
-			letterStatusFlag(fs, &req.Statuses)
+			deadLetterFlags(fs, req.GetFilter())
+			deadLetterStatusFlag(fs, &req.Statuses)
 		},
 		run: func(c *call) error {
 			res, err := c.ops().CountDeadLetters(c.ctx, req)
@@ -125,7 +126,7 @@ func (p *program) countLetters() *cobra.Command {
 	})
 }
 
-func (p *program) showLetter() *cobra.Command {
+func (p *program) showDeadLetter() *cobra.Command {
 	req := &opsv1.GetDeadLetterRequest{}
 	return p.command(spec{
 		use: "show ID", short: "show one, with its record and event", args: 1, needs: "one id",
@@ -138,13 +139,13 @@ func (p *program) showLetter() *cobra.Command {
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			return c.table(func(w io.Writer) { printLetter(w, res, req.GetContent()) })
+			return c.table(func(w io.Writer) { printDeadLetter(w, res, req.GetContent()) })
 		},
 	})
 }
 
-// printLetter prints a letter, and its content if it was asked for.
-func printLetter(w io.Writer, res *opsv1.GetDeadLetterResponse, content bool) {
+// printDeadLetter prints a letter, and its content if it was asked for.
+func printDeadLetter(w io.Writer, res *opsv1.GetDeadLetterResponse, content bool) {
 	l, r := res.GetLetter(), res.GetRecord()
 	row := rowsOf(w)
 	row("id", safe(l.GetId()))
@@ -264,13 +265,13 @@ func (c *call) printSummary(s *opsv1.DeadLetterSummary, done string, execute boo
 	}
 }
 
-func (p *program) redriveLetters() *cobra.Command {
+func (p *program) redriveDeadLetters() *cobra.Command {
 	req := &opsv1.RedriveDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{}}
 	var limit, rate int
 	return p.command(spec{
 		use: "redrive [ID…]", short: "hand open dead letters to their consumers again", more: unbounded,
 		flags: func(fs *pflag.FlagSet) {
-			letterFlags(fs, req.GetFilter())
+			deadLetterFlags(fs, req.GetFilter())
 			fs.BoolVar(&req.All, "all", false, "all that are open")
 			executeFlag(fs, &req.Execute)
 			fs.IntVar(&limit, "limit", 0, "`letters` to try; 0: all")
@@ -295,13 +296,13 @@ func (c *call) redrive(req *opsv1.RedriveDeadLettersRequest) error {
 	return follow(c, stream, "redriven", req.GetExecute())
 }
 
-func (p *program) discardLetters() *cobra.Command {
+func (p *program) discardDeadLetters() *cobra.Command {
 	req := &opsv1.DiscardDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{}}
 	var limit int
 	return p.command(spec{
 		use: "discard [ID…]", short: "give open dead letters up", more: unbounded,
 		flags: func(fs *pflag.FlagSet) {
-			letterFlags(fs, req.GetFilter())
+			deadLetterFlags(fs, req.GetFilter())
 			fs.BoolVar(&req.All, "all", false, "all that are open")
 			executeFlag(fs, &req.Execute)
 			fs.StringVar(&req.Reason, "reason", "", "why they are given up: `text` that is kept with each")

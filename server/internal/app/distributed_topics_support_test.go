@@ -38,7 +38,7 @@ func TestTopicsOfAnInstallation(t *testing.T) {
 
 var registryServed = regexp.MustCompile(`msg="schema registry" address=(\S+)`)
 
-// topicHarness starts a worker with what people look after topics by: the registry, and what serves
+// topicHarness starts a worker with what operators manage topics with: the registry, and the service of
 // operators.
 func (in *installation) topicHarness(t *testing.T) *topicHarness {
 	t.Helper()
