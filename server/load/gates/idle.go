@@ -73,24 +73,30 @@ func (b *bench) rest(ctx context.Context) (cores float64, err error) {
 	return cores, nil
 }
 
-// each calls f with 0 ≤ i < n, many at once, and returns the first error.
+// topicsOfAUser are fewer than one user may make.
+const topicsOfAUser = 900
+
+// each calls f with 0 ≤ i < n, many at once, for each i with the same user, and returns the first error.
 func (b *bench) each(ctx context.Context, n int, f func(u *rig.User, i int) error) error {
 	var all sync.WaitGroup
 	var next atomic.Int64
 	var failed atomic.Pointer[error]
-	conns := make([]*rig.User, rig.Connections)
-	for i := range conns {
-		conns[i] = b.server.User()
-		defer conns[i].Vanish()
+	users := make([]*rig.User, 1+n/topicsOfAUser)
+	for i := range users {
+		var err error
+		if users[i], err = b.server.UserOf(ctx, i); err != nil {
+			return err
+		}
+		defer users[i].Vanish()
 	}
-	for i := range makers {
+	for range makers {
 		all.Go(func() {
 			for failed.Load() == nil && ctx.Err() == nil {
 				at := int(next.Add(1)) - 1
 				if at >= n {
 					return
 				}
-				if err := f(conns[i%rig.Connections], at); err != nil {
+				if err := f(users[at%len(users)], at); err != nil {
 					failed.CompareAndSwap(nil, &err)
 				}
 			}

@@ -53,7 +53,11 @@ type Server struct {
 func Start(ctx context.Context, program, dir string) (*Server, error) {
 	s := &Server{program: program, Dir: dir, gone: make(chan struct{})}
 	// Messages are removed each minute; one user does here what thousands do elsewhere.
-	args := []string{"--data-dir", dir, "--topic-creators", userName, "--topic-jobs", "high", "--limits", "off",
+	creators := userName
+	for n := 1; n < MaxUsers; n++ {
+		creators += "," + nameOf(n)
+	}
+	args := []string{"--data-dir", dir, "--topic-creators", creators, "--topic-jobs", "high", "--limits", "off",
 		"--max-requests", "0"}
 	for _, name := range []string{"listen", "kafka-listen", "registry-listen", "ops-listen"} {
 		args = append(args, "--"+name, "127.0.0.1:0")
@@ -88,7 +92,11 @@ func Start(ctx context.Context, program, dir string) (*Server, error) {
 		return nil, fmt.Errorf("the server did not start: %.2000s", errors.String())
 	}
 	s.metrics = probe.NewServer(s.url+"/metrics", nil)
-	return s, s.login(ctx)
+	if s.token, err = s.tokenOf(ctx, userName); err != nil {
+		s.Kill()
+		return nil, err
+	}
+	return s, nil
 }
 
 // URL is where the server listens.
@@ -104,17 +112,15 @@ func environ() (list []string) {
 	return list
 }
 
-// login has the program print a token.
-func (s *Server) login(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, s.program, "--data-dir", s.Dir, "token", userName)
+// tokenOf has the program print a user's token.
+func (s *Server) tokenOf(ctx context.Context, user string) (string, error) {
+	cmd := exec.CommandContext(ctx, s.program, "--data-dir", s.Dir, "token", user)
 	cmd.Env = environ()
 	out, err := cmd.Output()
-	s.token = strings.TrimSpace(string(out))
 	if err != nil {
-		s.Kill()
-		return fmt.Errorf("no token: %w", err)
+		return "", fmt.Errorf("no token: %w", err)
 	}
-	return nil
+	return strings.TrimSpace(string(out)), nil
 }
 
 // Stop has the server end in good order.

@@ -26,9 +26,31 @@ type User struct {
 	conns     []net.Conn
 }
 
-// User makes a user, with connections of its own.
-func (s *Server) User() *User {
-	u := &User{token: s.token}
+// MaxUsers is the number of users that may make topics.
+const MaxUsers = 16
+
+// nameOf is the name of one of these users.
+func nameOf(n int) string {
+	if n == 0 {
+		return userName
+	}
+	return fmt.Sprintf("%s-%d", userName, n)
+}
+
+// UserOf makes one of the MaxUsers users, with connections of its own. A user may make 1,000 topics.
+func (s *Server) UserOf(ctx context.Context, n int) (*User, error) {
+	token, err := s.tokenOf(ctx, nameOf(n))
+	if err != nil {
+		return nil, err
+	}
+	return s.userWith(token), nil
+}
+
+// User makes the first user, with connections of its own.
+func (s *Server) User() *User { return s.userWith(s.token) }
+
+func (s *Server) userWith(token string) *User {
+	u := &User{token: token}
 	u.transport = &http.Transport{Protocols: new(http.Protocols), DialContext: u.dial}
 	u.transport.Protocols.SetUnencryptedHTTP2(true)
 	c := &http.Client{Transport: u}
