@@ -63,16 +63,7 @@ func TestPackagesAreListed(t *testing.T) {
 		}
 		fmt.Fprintf(&page, "| [%s](%s) | %s%s |\n", dir, link, strings.ReplaceAll(synopses[dir], "|", `\|`), more)
 	}
-	if *update {
-		if err := os.WriteFile(file, []byte(page.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	listed, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(listed) != page.String() {
+	if stored(t, file, page.String()) != page.String() {
 		t.Errorf("PACKAGES.md differs from the comments of packages: go test ./server/internal/layout -update")
 	}
 }

@@ -44,6 +44,21 @@ func TestProgramsHaveNothingOfTests(t *testing.T) {
 	}
 }
 
+// stored returns the content of a generated file, which -update writes.
+func stored(t *testing.T, path, generated string) string {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(generated), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
 // dependencies.txt lists the packages of others that each program contains, so that a review of a change shows what it
 // adds.
 func TestDependenciesAreListed(t *testing.T) {
@@ -77,16 +92,8 @@ func TestDependenciesAreListed(t *testing.T) {
 		}
 		page.WriteString(" " + name + "\n")
 	}
-	if *update {
-		if err := os.WriteFile(path, []byte(page.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	listed, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	was, is := strings.Split(string(listed), "\n"), strings.Split(page.String(), "\n")
+	listed := stored(t, path, page.String())
+	was, is := strings.Split(listed, "\n"), strings.Split(page.String(), "\n")
 	for _, line := range is {
 		if !slices.Contains(was, line) {
 			t.Errorf("%s does not list %q: is it worth having? go test ./server/internal/layout -update", path, line)

@@ -108,7 +108,7 @@ func (p *program) command(s spec) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return p.told(s.run(run))
+		return p.oneLine(s.run(run))
 	}
 	return c
 }
@@ -128,8 +128,8 @@ func (s spec) misuse(name string, args []string) error {
 	return cmdline.Usagef("%s takes %s", name, want)
 }
 
-// told puts an error of a call into one line.
-func (p *program) told(err error) error {
+// oneLine puts an error of a call into one line.
+func (p *program) oneLine(err error) error {
 	var usage cmdline.UsageError
 	var exit cmdline.Exit
 	if err == nil || errors.As(err, &usage) || errors.As(err, &exit) {

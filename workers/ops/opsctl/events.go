@@ -100,7 +100,7 @@ func (p *program) listEvents() *cobra.Command {
 // read all.
 func (c *call) listEvents(req *opsv1.ListEventsRequest, limit, most int) error {
 	var found []*opsv1.StoredEvent
-	read, told := 0, time.Now()
+	read, reported := 0, time.Now()
 	for more := true; more; more = req.GetPageToken() != "" && len(found) < limit && read < most {
 		req.PageSize, req.MaxRead = int32(limit-len(found)), int32(min(readAtOnce, most-read))
 		res, err := c.events().ListEvents(c.ctx, req)
@@ -115,9 +115,9 @@ func (c *call) listEvents(req *opsv1.ListEventsRequest, limit, most int) error {
 		found = append(found, res.GetEvents()...)
 		read += int(res.GetRead())
 		req.PageToken = res.GetNextPageToken()
-		if now := time.Now(); now.Sub(told) >= time.Second {
+		if now := time.Now(); now.Sub(reported) >= time.Second {
 			fmt.Fprintf(c.stderr, "%d events read …\n", read)
-			told = now
+			reported = now
 		}
 	}
 	if c.json {

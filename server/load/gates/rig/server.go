@@ -40,13 +40,14 @@ var listening = regexp.MustCompile(`listening on (http://[^\s,]+)`)
 
 // Server is a server under test: a process of its own.
 type Server struct {
-	program    string
-	Dir        string // of its data
-	cmd        *exec.Cmd
-	url, token string
-	metrics    *probe.Server
-	gone       chan struct{}
-	Took       time.Duration // until it listened
+	program string
+	Dir     string // of its data
+	cmd     *exec.Cmd
+	url     string
+	tokens  [MaxUsers]string // of the users that were asked for; the first one's is always there
+	metrics *probe.Server
+	gone    chan struct{}
+	Took    time.Duration // until it listened
 }
 
 // Start starts a server on a data directory and waits until it listens.
@@ -92,7 +93,7 @@ func Start(ctx context.Context, program, dir string) (*Server, error) {
 		return nil, fmt.Errorf("the server did not start: %.2000s", errors.String())
 	}
 	s.metrics = probe.NewServer(s.url+"/metrics", nil)
-	if s.token, err = s.tokenOf(ctx, userName); err != nil {
+	if _, err = s.UserOf(ctx, 0); err != nil {
 		s.Kill()
 		return nil, err
 	}

@@ -39,15 +39,18 @@ func nameOf(n int) string {
 
 // UserOf makes one of the MaxUsers users, with connections of its own. A user may make 1,000 topics.
 func (s *Server) UserOf(ctx context.Context, n int) (*User, error) {
-	token, err := s.tokenOf(ctx, nameOf(n))
-	if err != nil {
-		return nil, err
+	if s.tokens[n] == "" {
+		token, err := s.tokenOf(ctx, nameOf(n))
+		if err != nil {
+			return nil, err
+		}
+		s.tokens[n] = token
 	}
-	return s.userWith(token), nil
+	return s.userWith(s.tokens[n]), nil
 }
 
 // User makes the first user, with connections of its own.
-func (s *Server) User() *User { return s.userWith(s.token) }
+func (s *Server) User() *User { return s.userWith(s.tokens[0]) }
 
 func (s *Server) userWith(token string) *User {
 	u := &User{token: token}
