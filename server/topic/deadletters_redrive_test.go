@@ -78,7 +78,7 @@ func TestDeadLetterGoesBackToItsGroup(t *testing.T) {
 	})
 }
 
-// A dead letter goes back into a queue, too; it goes to nobody whose subscription has ended, and
+// A dead letter goes back into a queue, too. It does not go to a subscription that has ended, and
 // after its topic was removed there is none.
 func TestDeadLetterWithoutItsGroup(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {

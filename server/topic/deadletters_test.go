@@ -320,7 +320,7 @@ func (l *badLog) Begin(ctx context.Context, a []commitlog.Append) (*commitlog.Pe
 	return l.Log.Begin(ctx, a)
 }
 
-// Dead letters that come together take one write, and one that nobody can read any more stops
+// Dead letters that come together take one write, and one that cannot be read any more stops
 // neither them nor its group.
 func TestDeadLettersTogether(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {

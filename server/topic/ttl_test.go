@@ -140,8 +140,8 @@ func TestTimeToLiveOfOthers(t *testing.T) {
 	})
 }
 
-// An hour of messages that nobody takes is over without being read more than once, and gives its position
-// back.
+// An hour of messages without a consumer expires without being read more than once, and its space is
+// free again.
 func TestTimeToLiveInBulk(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.configure("t", &topicv1.TopicConfig{Semantics: topicv1.Semantics_SEMANTICS_PUB_SUB,

@@ -69,8 +69,7 @@ var least = map[string]map[auth.Role][]string{
 	},
 }
 
-// contentRole is the least role of an operator who is shown what users wrote, regardless of the
-// procedure.
+// contentRole is the least role that sees the content of users, in every procedure.
 const contentRole = auth.Moderator
 
 // LeastRole returns the least role for a path of HTTP, which of a procedure is its name; ok is

@@ -106,7 +106,7 @@ func TestServersAway(t *testing.T) {
 	})
 }
 
-// Where no server has ever had topics there are no dead letters, and nobody is asked.
+// If no server has ever had topics there are no dead letters, and no server is asked.
 func TestNoSlots(t *testing.T) {
 	all := topicproxy.NewDeadLetters(func(context.Context) (connect.HTTPClient, string, error) {
 		t.Error("a server was asked")

@@ -75,8 +75,8 @@ func (m *member) stop() int {
 
 // TestRollingRestart deploys a new version of everything, one process after the other, while
 // a hundred members of one chat, at whatever server takes them, write and read: each process
-// ends in good order, each member is shown each message once, in its place, and what is
-// known to have been passed on makes nobody resynchronise.
+// ends in good order, each member is shown each message once, in its place, and no stream
+// resynchronises because of a message that is known to have been passed on.
 func TestRollingRestart(t *testing.T) {
 	in := newInstallation(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)

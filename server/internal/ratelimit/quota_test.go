@@ -202,7 +202,7 @@ func TestUnansweredWhileTheyAreMade(t *testing.T) {
 	h.want("with as many as there may be", 0, limit.Unanswered, create, direct())
 }
 
-// Whether others have answered is checked so often a day, whatever is found.
+// The number of checks a day for answers of others is limited, also if each finds an answer.
 func TestAnsweredHasALimit(t *testing.T) {
 	h := newHarness(t, "user_requests=off,session_requests=off,create_direct=off", func(c *Config) {
 		c.Unanswered = func(context.Context, string, int) (int, error) { return 0, nil }

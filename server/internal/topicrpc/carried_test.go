@@ -16,9 +16,8 @@ import (
 	"github.com/parley-chat/parley/server/topic/topictest"
 )
 
-// Over links a server has the services of topics, of operators and of dead letters: for other
-// servers in a slot of its own, for who has no slots in all. Dead letters are for those who
-// serve operators.
+// Over links a server serves topics, operators and dead letters: to other servers for one of its
+// slots, to processes without slots for all. Dead letters are for processes that serve operators.
 func TestCarriedServices(t *testing.T) {
 	c := topictest.NewCluster(t, 2)
 	node := c.Start("one")

@@ -56,7 +56,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Pages have every key once, whatever their size, and end without a position.
+// Pages of any size have every key once, and the last one has no position to continue from.
 func TestPages(t *testing.T) {
 	st := rows(t, time.Now())
 	for _, s := range []Select{

@@ -38,7 +38,7 @@ func tick(t *OpenTopic, now time.Time) int {
 	return len(list)
 }
 
-// Groups of which nobody is heard are not checked; one that is heard of is until that is
+// Groups without heartbeats are not checked. A group with one is checked until the heartbeat is
 // stored, which is within its interval.
 func TestIdleGroupsAreNotChecked(t *testing.T) {
 	began := time.Unix(1_000_000, 0)
