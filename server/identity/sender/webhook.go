@@ -18,6 +18,7 @@ import (
 
 	"github.com/parley-chat/parley/server/identity/identifier"
 	"github.com/parley-chat/parley/server/identity/otp"
+	"github.com/parley-chat/parley/server/infra/egress"
 	"github.com/parley-chat/parley/server/infra/loopback"
 	"github.com/parley-chat/parley/server/infra/wait"
 )
@@ -53,7 +54,7 @@ const (
 
 // NewWebhookClient makes a client that follows no redirection: the body is for one address.
 func NewWebhookClient() *http.Client {
-	return &http.Client{Timeout: attemptTime, CheckRedirect: func(*http.Request, []*http.Request) error {
+	return &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
 	}}
 }
@@ -110,6 +111,8 @@ func (w *Webhook) Send(ctx context.Context, m otp.Message) error {
 
 // post delivers once; again says that an error may pass.
 func (w *Webhook) post(ctx context.Context, id string, body []byte) (again bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL, bytes.NewReader(body))
 	if err != nil {
 		return false, errors.New("webhook: the address is not valid")
@@ -117,7 +120,7 @@ func (w *Webhook) post(ctx context.Context, id string, body []byte) (again bool,
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set(DeliveryHeader, id)
 	req.Header.Set(SignatureHeader, Sign(w.Secret, w.Clock(), body))
-	res, err := w.Client.Do(req)
+	res, err := egress.InTime(w.Client, req)
 	if err != nil {
 		return true, fmt.Errorf("webhook: %w", withoutURL(err))
 	}

@@ -113,11 +113,27 @@ func (g *Guard) Do(r *http.Request) (*http.Response, error) {
 	d := &dialing{ctx: r.Context()}
 	ctx := httptrace.WithClientTrace(context.WithValue(r.Context(), dialingKey{}, d),
 		&httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { d.got.Store(true) }})
-	res, err := g.client.Do(r.WithContext(ctx))
+	res, err := InTime(g.client, r.WithContext(ctx))
 	if err != nil && d.waits.Load() && !d.got.Load() {
 		err = fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return res, err
+}
+
+// InTime sends a request with a client. An answer that comes when the request's context has ended is the context's
+// error: the client closes the connection then, many servers end the handler of a closed connection with an empty 200,
+// and the client may read that before the connection is closed. Such a 200 would say that a request was handled which
+// was interrupted.
+func InTime(client *http.Client, r *http.Request) (*http.Response, error) {
+	res, err := client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if ended := r.Context().Err(); ended != nil {
+		_ = res.Body.Close()
+		return nil, ended
+	}
+	return res, nil
 }
 
 // dialing is what a connection knows of the request for which it is made: the context of a dial has the values

@@ -394,3 +394,22 @@ func TestConnectionsAreKept(t *testing.T) {
 	}
 	testkit.Equal(t, "connections", made.Load(), PerHost)
 }
+
+// A server that ends the handler of a closed connection with an empty 200 has not handled the request.
+func TestAnswerOfInterruptedRequest(t *testing.T) {
+	late := roundTripper(func(r *http.Request) (*http.Response, error) {
+		<-r.Context().Done()
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://example.com/", nil)
+	testkit.Must(t, err)
+	if res, err := InTime(&http.Client{Transport: late}, r); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %+v, %v, want an interrupted request", res, err)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

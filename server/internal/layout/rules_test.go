@@ -289,8 +289,8 @@ var bounds = []bound{
 		"codes know neither users nor sessions",
 	},
 	{
-		"server/identity/sender", []string{"server/identity/identifier", "server/identity/otp", "server/infra/loopback",
-			"server/infra/wait"},
+		"server/identity/sender", []string{"server/identity/identifier", "server/identity/otp", "server/infra/egress",
+			"server/infra/loopback", "server/infra/wait"},
 		"a way to people knows no store",
 	},
 	{
