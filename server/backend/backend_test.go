@@ -15,6 +15,7 @@ func config(dir string) backend.Config {
 }
 
 func TestOpenAndReopen(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "data")
 	first, err := backend.Open(config(dir))
 	if err != nil {
@@ -50,6 +51,7 @@ func TestOpenAndReopen(t *testing.T) {
 
 // What fails half way leaves nothing locked behind.
 func TestFailedOpenLetsGo(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "kafka.properties") // a directory in its place
 	if err := os.Mkdir(log, 0o700); err != nil {
@@ -71,6 +73,7 @@ func TestFailedOpenLetsGo(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
+	t.Parallel()
 	for _, c := range []backend.Config{{}, {Embedded: &backend.Embedded{DataDir: "x"}},
 		{Embedded: &backend.Embedded{Kafka: "127.0.0.1:0"}},
 		{Embedded: config("x").Embedded, Distributed: &backend.Distributed{}}} {

@@ -158,6 +158,7 @@ func TestReserveWithoutMeasurement(t *testing.T) {
 
 // A failure of the first trim stops no kind of records.
 func TestReserveAfterAFailedStart(t *testing.T) {
+	t.Parallel()
 	k := newLogKeeper(func(context.Context) (map[kafka.Kind]int64, error) { return nil, errors.New("the disk is broken") },
 		func() int64 { return 7 }, slog.New(slog.DiscardHandler))
 	k.trimOnce(t.Context())

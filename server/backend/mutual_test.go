@@ -52,6 +52,7 @@ func issue(t *testing.T, dir string) (cert, key string) {
 
 // The certificate that is shown to Kafka is read again when it changes, as those of links are.
 func TestKafkaCertificateIsReadAgain(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s := settings.Settings{}
 	s.Kafka.Brokers, s.Kafka.TLS, s.Redis.URL = []string{"127.0.0.1:1"}, true, "redis://127.0.0.1:1"
@@ -68,6 +69,7 @@ func TestKafkaCertificateIsReadAgain(t *testing.T) {
 // Processes show each other what is in their files: one whose certificate another authority has
 // signed is refused, as is one without.
 func TestMutualTLS(t *testing.T) {
+	t.Parallel()
 	own, ca := mutual(t, "")
 	foreign, _ := mutual(t, ca) // trusts the others, and is not trusted
 	meet := func(client *tls.Config) error {

@@ -35,6 +35,7 @@ func put(t *testing.T, path string, mode os.FileMode) string {
 // What the server owns is tightened, also behind a link; what it does not own is left alone,
 // and so is a file of keys, which others may have read.
 func TestTighten(t *testing.T) {
+	t.Parallel()
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	testkit.Must(t, os.Chmod(dir, 0o755))
 	log := put(t, filepath.Join(elsewhere, "log"), os.ModeDir|0o777)
@@ -65,6 +66,7 @@ func TestTighten(t *testing.T) {
 // A directory that all users share, and one of another user whose modes cannot be changed, are
 // refused in one line that says what helps.
 func TestCannotTighten(t *testing.T) {
+	t.Parallel()
 	shared := put(t, filepath.Join(t.TempDir(), "tmp"), os.ModeDir|0o777)
 	testkit.Must(t, os.Chmod(shared, 0o777|os.ModeSticky))
 	if err := makePrivate(shared); err == nil || !strings.Contains(err.Error(), filepath.Join(shared, "parley")) ||
@@ -97,6 +99,7 @@ func TestCannotTighten(t *testing.T) {
 // A directory with files of others keeps its mode unless it has data of Parley's: a setting may
 // name it by mistake. A disk of the server's own is not empty either.
 func TestTightenLeavesForeignDirectories(t *testing.T) {
+	t.Parallel()
 	foreign := t.TempDir()
 	put(t, foreign+"/letter.txt", 0o644)
 	for _, m := range []os.FileMode{0o755, 0o770} {
@@ -124,6 +127,7 @@ func TestTightenLeavesForeignDirectories(t *testing.T) {
 
 // A link that another user has put into the directory is not followed.
 func TestTightenFollowsNoForeignLink(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("not run: only root can give a link away")
 	}

@@ -69,6 +69,7 @@ func markKeys() []store.Key {
 // A process that starts on an older copy of the tables than Redis has seen is refused, until another
 // line of history has begun.
 func TestTablesOlderThanSeen(t *testing.T) {
+	t.Parallel()
 	d := restorable(t)
 	e := testkit.Value(opened(t, d))(t)
 	e.WatchEvery(10 * time.Millisecond)
@@ -113,6 +114,7 @@ func TestTablesOlderThanSeen(t *testing.T) {
 // Redis has seen tables that an export has closed. Once the export is cancelled they have a generation
 // of their own, and processes start: it follows on the one that Redis has seen.
 func TestSeenBeforeExport(t *testing.T) {
+	t.Parallel()
 	d := restorable(t)
 	e := testkit.Value(opened(t, d))(t)
 	e.WatchEvery(10 * time.Millisecond)
@@ -141,6 +143,7 @@ func TestSeenBeforeExport(t *testing.T) {
 // A server whose lease is in Redis runs, and so does a process that renews a row of the leases. Rows
 // that others have left behind are no sign of life.
 func TestRunning(t *testing.T) {
+	t.Parallel()
 	d := restorable(t)
 	r := testkit.Value(backend.OpenRestored(t.Context(), d))(t)
 	defer func() { testkit.Must(t, r.Close()) }()

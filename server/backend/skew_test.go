@@ -21,6 +21,7 @@ import (
 // A process whose clock is far from the store's is not ready, until its clock is near
 // again.
 func TestSkewedClockIsNotReady(t *testing.T) {
+	t.Parallel()
 	local := os.Getenv("PARLEY_TEST_DYNAMODB")
 	if local == "" {
 		t.Skip("not run: PARLEY_TEST_DYNAMODB is not set")

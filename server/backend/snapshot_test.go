@@ -16,6 +16,7 @@ import (
 // A snapshot is of one moment, however long it takes: each event is in the log or in the outbox, and what the
 // log refers to is in the store.
 func TestSnapshotIsOneMoment(t *testing.T) {
+	t.Parallel()
 	n := start(t, t.TempDir())
 	ids := n.fill()
 	stop := make(chan struct{})

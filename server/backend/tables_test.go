@@ -25,6 +25,7 @@ import (
 
 // DynamoDB's first errors are shown in one line without the SDK's layers; others stay.
 func TestExplainStore(t *testing.T) {
+	t.Parallel()
 	at := backend.Tables{Prefix: "p_", Endpoint: "http://h"}
 	other := errors.New("something else")
 	for says, err := range map[string]error{
@@ -110,6 +111,7 @@ func TestNotDynamoDB(t *testing.T) {
 
 // What the table of settings says by itself is what the packages say.
 func TestDefaultsAgree(t *testing.T) {
+	t.Parallel()
 	v, err := settings.Declare(settings.Workers, pflag.NewFlagSet("", pflag.ContinueOnError)).Read(nil)
 	if err != nil {
 		t.Fatal(err)

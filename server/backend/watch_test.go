@@ -80,6 +80,7 @@ func TestReplacedDirectory(t *testing.T) {
 
 // A directory in which nothing was exchanged ends nobody.
 func TestSameDirectory(t *testing.T) {
+	t.Parallel()
 	e, err := backend.Open(config(t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
@@ -100,6 +101,7 @@ func TestSameDirectory(t *testing.T) {
 // An embedded process is not ready while its clock is far off what it was before
 // somebody set it, by the same rule as elsewhere.
 func TestSetClockIsNotReady(t *testing.T) {
+	t.Parallel()
 	var by atomic.Int64
 	began := time.Now()
 	cfg := config(t.TempDir())
@@ -131,6 +133,7 @@ func TestSetClockIsNotReady(t *testing.T) {
 // Tables that are emptied, removed, restored or written by a newer version under running processes
 // are noticed.
 func TestReplacedTables(t *testing.T) {
+	t.Parallel()
 	local := os.Getenv("PARLEY_TEST_DYNAMODB")
 	if local == "" {
 		t.Skip("not run: PARLEY_TEST_DYNAMODB is not set")

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"log/slog"
 	"net"
 	"slices"
@@ -31,11 +30,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The tests wait for servers most of the time, however few processors there are.
-	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
-	}
+	testkit.Waiting()
 	goleak.VerifyTestMain(m)
 }
 

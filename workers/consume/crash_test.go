@@ -3,7 +3,6 @@ package consume
 import (
 	"bufio"
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -45,11 +44,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// Tests that run alongside each other wait most of the time, however few processors there are.
-	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
-	}
+	testkit.Waiting()
 	os.Exit(m.Run())
 }
 

@@ -15,6 +15,7 @@ import (
 
 // Requests hold at most 1,000 messages and 4 MB, in order, under numbers without gaps.
 func TestRequestsAreCut(t *testing.T) {
+	t.Parallel()
 	b := buffer{maxMessages: 10_000, maxBytes: 1 << 30, number: 5}
 	if b.take() != nil {
 		t.Fatal("a request of nothing")
@@ -63,6 +64,7 @@ func TestRequestsAreCut(t *testing.T) {
 // The buffer is bounded by messages and by bytes; a message that is larger than all of it has
 // room when it is alone.
 func TestBufferIsBounded(t *testing.T) {
+	t.Parallel()
 	b := buffer{maxMessages: 2, maxBytes: 100, number: 1}
 	small, large := newEntry(&Message{Key: "k"}, nil), newEntry(&Message{Payload: make([]byte, 200)}, nil)
 	if !b.hasRoom(large.size) {
@@ -85,6 +87,7 @@ func TestBufferIsBounded(t *testing.T) {
 }
 
 func TestRetry(t *testing.T) {
+	t.Parallel()
 	busy := connect.NewError(connect.CodeResourceExhausted, errors.New("busy"))
 	info, err := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(lastPause)})
 	testkit.Must(t, err)

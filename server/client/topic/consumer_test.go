@@ -71,6 +71,7 @@ func bothWays(t *testing.T, test func(t *testing.T, old bool)) {
 
 // Messages are handled and acknowledged, in groups; at the end the consumer detaches.
 func TestConsume(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, old bool) {
 		f := newFake(t, old)
 		f.store(numbered(1000)...)
@@ -150,6 +151,7 @@ func TestConnectionIsKilled(t *testing.T) {
 
 // Messages of a key are handled in order and one at a time, whatever runs beside them.
 func TestKeysStayInOrder(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, false)
 	for i := range 300 {
 		f.store(&topic.Message{Key: string(rune('a' + i%7)), Payload: fmt.Append(nil, i)})
@@ -189,6 +191,7 @@ func TestKeysStayInOrder(t *testing.T) {
 // A failed message is returned with its reason and pause, and comes again; of a batch those
 // that failed.
 func TestFailures(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, old bool) {
 		f := newFake(t, old)
 		f.store(numbered(3)...)
@@ -218,6 +221,7 @@ func TestFailures(t *testing.T) {
 
 // HQ-C18: the group is registered before anything is received.
 func TestRegistersFirst(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, false)
 	tries := 0
 	f.before = func(call string) error {
@@ -241,6 +245,7 @@ func TestRegistersFirst(t *testing.T) {
 // HQ-C22: stopping ends the subscription at once, if that was asked for. It first
 // lets handlers finish; what did not begin goes back.
 func TestStop(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, old bool) {
 		f := newFake(t, old)
 		f.store(numbered(3)...)
@@ -271,6 +276,7 @@ func TestStop(t *testing.T) {
 
 // A stop that takes too long ends the contexts of handlers.
 func TestStopIsBounded(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, false)
 	f.store(numbered(1)...)
 	began := make(chan struct{})
@@ -288,6 +294,7 @@ func TestStopIsBounded(t *testing.T) {
 
 // Leases are prolonged as long as handlers work.
 func TestExtends(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, old bool) {
 		f := newFake(t, old)
 		f.config = &topicv1.SubscriptionConfig{Retry: &topicv1.RetryPolicy{Lease: durationOf(30 * time.Millisecond)}}
@@ -304,6 +311,7 @@ func TestExtends(t *testing.T) {
 
 // What the server says for good ends Run with its reason; a repetition would not help.
 func TestEndsForGood(t *testing.T) {
+	t.Parallel()
 	for reason, tt := range map[string]struct {
 		code connect.Code
 		gone bool
@@ -328,6 +336,7 @@ func TestEndsForGood(t *testing.T) {
 
 // HQ-H01: a consumer needs one handler. It runs once at a time.
 func TestConsumerIsChecked(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, false)
 	c := f.dial(t, false)
 	var s seen
@@ -368,6 +377,7 @@ func TestConsumerIsChecked(t *testing.T) {
 
 // A token that is refused is replaced.
 func TestConsumerRenewsItsToken(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, false)
 	f.tokens["Bearer first"] = true
 	f.store(numbered(1)...)

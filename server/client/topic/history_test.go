@@ -51,6 +51,7 @@ func (f *fake) restart(last int64, messages ...*topic.Message) {
 // is handled, after the handler has ended and OnRestore was called, also if the server refused another
 // call than the consumer's.
 func TestRestore(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"the stream is refused", "a publish is refused",
 		"a publish is refused while the stream is opened"} {
 		t.Run(name, func(t *testing.T) {
@@ -152,6 +153,7 @@ func text(s string) *topic.Message { return &topic.Message{Payload: []byte(s)} }
 
 // A start that loses nothing ends no handler, and nothing is handled twice.
 func TestStartWithoutLoss(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, old bool) {
 		f := newFake(t, old)
 		f.generation, f.commit = "g", 10
@@ -179,6 +181,7 @@ func TestStartWithoutLoss(t *testing.T) {
 // What a stream of a server brings that was started again since may not be there any more: it is not
 // handled, and another stream is opened.
 func TestStreamOfAnEarlierGeneration(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, old bool) {
 		f := newFake(t, old)
 		f.generation, f.commit = "g", 10
@@ -208,6 +211,7 @@ func TestStreamOfAnEarlierGeneration(t *testing.T) {
 
 // An answer of another generation that was asked for before the client was shown more is not used.
 func TestAnswerOfLessThanWasShown(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, false)
 	f.generation, f.commit = "g", 10
 	client := f.dial(t, false)
@@ -238,6 +242,7 @@ func TestAnswerOfLessThanWasShown(t *testing.T) {
 // A publisher says that the server was put back before it sends another message, and sends it once.
 // What a program was shown in an earlier run counts.
 func TestPublishAfterARestore(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, false)
 	f.generation, f.commit, f.ancestors = "h", 6, map[string]int64{"g": 5}
 	cfg := topic.Config{BaseURL: f.web.URL, History: "g-9",

@@ -25,6 +25,7 @@ func deliver(base int64, keys ...string) *topicv1.Delivery {
 // What was handled is not handled again because its acknowledgement was lost; it is once the
 // subscription was moved back, also if a handler still has it.
 func TestMovedSubscription(t *testing.T) {
+	t.Parallel()
 	b := newInbox()
 	b.add(deliver(0, "a", "b", "b"))
 	first := b.next(1)
@@ -67,6 +68,7 @@ func expect(t *testing.T, what string, items []*item, want ...int64) {
 
 // Messages of a key wait for the one before; others do not.
 func TestOrderOfKeys(t *testing.T) {
+	t.Parallel()
 	b := newInbox()
 	b.add(deliver(0, "a", "a", "b", "", "a", ""))
 	first, second, third, fourth := b.next(1), b.next(1), b.next(1), b.next(1)
@@ -86,6 +88,7 @@ func TestOrderOfKeys(t *testing.T) {
 // Handled one by one, messages are handled in the order in which they came, whatever their
 // keys.
 func TestOldestFirst(t *testing.T) {
+	t.Parallel()
 	b := newInbox()
 	b.add(deliver(0, "a", "", "a", "b", "a", "b", ""))
 	for want := range int64(7) {
@@ -98,6 +101,7 @@ func TestOldestFirst(t *testing.T) {
 
 // A batch has messages of many keys, those of one in order, and nobody else has its keys.
 func TestBatchesKeepOrder(t *testing.T) {
+	t.Parallel()
 	b := newInbox()
 	b.add(deliver(0, "a", "b", "a", "c"))
 	one := b.next(3)
@@ -113,6 +117,7 @@ func TestBatchesKeepOrder(t *testing.T) {
 }
 
 func TestSettling(t *testing.T) {
+	t.Parallel()
 	b := newInbox()
 	b.add(&topicv1.Delivery{Base: 10, Messages: []*Message{{}, {}, {}}, Offsets: []uint32{0, 5, 9},
 		Attempts: []uint32{1, 2, 3}})
@@ -143,6 +148,7 @@ func TestSettling(t *testing.T) {
 // What comes again while it is here is not handled again: neither while its handler runs,
 // nor when its acknowledgement was lost, but not for ever.
 func TestComesAgain(t *testing.T) {
+	t.Parallel()
 	b := newInbox()
 	b.add(deliver(0, "a", "b", "c", "d", "e"))
 	running, handled, failing, old := b.next(1), b.next(1), b.next(1), b.next(1)
@@ -176,6 +182,7 @@ func TestComesAgain(t *testing.T) {
 // A message that comes again before the server knows that it was handled is acknowledged
 // once more: the first acknowledgement may have come too late.
 func TestAcknowledgedOnceMore(t *testing.T) {
+	t.Parallel()
 	b := newInbox()
 	b.add(deliver(0, ""))
 	it := b.next(1)
@@ -197,6 +204,7 @@ func TestAcknowledgedOnceMore(t *testing.T) {
 
 // A lost lease ends the handler and whatever is planned with the message.
 func TestLeaseIsLost(t *testing.T) {
+	t.Parallel()
 	b := newInbox()
 	b.add(deliver(0, "a", "a", "b"))
 	running, handled := b.next(1), b.next(1)
@@ -224,6 +232,7 @@ func TestLeaseIsLost(t *testing.T) {
 // order in which they came, one at a time; what a session delivers last is settled in it or
 // still here; nothing is settled that was not handled; and nothing is left in the end.
 func TestInboxModel(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(400) {
 		random := rand.New(rand.NewPCG(seed, 2))
 		b, now := newInbox(), start

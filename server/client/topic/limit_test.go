@@ -25,6 +25,7 @@ func (r *runs) ended(t *testing.T) {
 // Of a consumer with a limit no handler is called for more messages, those that fail
 // included, and no more are asked for, over as many sessions as it takes.
 func TestLimit(t *testing.T) {
+	t.Parallel()
 	for name, window := range map[string]int{"at once": 0, "three at a time": 3} {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, func(t *testing.T, old bool) {
@@ -59,6 +60,7 @@ func TestLimit(t *testing.T) {
 
 // What comes again after a connection was lost uses credits, and the rest comes nevertheless.
 func TestLimitOverLostConnections(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, old bool) {
 		f := newFake(t, old)
 		f.store(numbered(40)...)
@@ -80,6 +82,7 @@ func TestLimitOverLostConnections(t *testing.T) {
 // A handler that ends the consumer is the last that is called; what waits behind its message
 // goes to others without an attempt, as what is beyond a limit does.
 func TestWhatIsNotHandledIsNotTried(t *testing.T) {
+	t.Parallel()
 	client, stop := serve()
 	defer stop()
 	_, err := client.Topics().ConfigureTopic(t.Context(), &topicv1.ConfigureTopicRequest{Topic: "t",

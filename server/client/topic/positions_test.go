@@ -12,6 +12,7 @@ import (
 )
 
 func TestPositionsAreGrouped(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		in   []int64
 		want []*topicv1.Positions
@@ -33,6 +34,7 @@ func TestPositionsAreGrouped(t *testing.T) {
 
 // Whatever the positions, those that are named are they, within the bounds of the contract.
 func TestPositionsAreComplete(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		want := map[int64]bool{}

@@ -75,6 +75,7 @@ func TestPublishIsStoredOnce(t *testing.T) {
 
 // Messages that come while a request is under way go together.
 func TestPublishIsBatched(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, false)
 	p := newPublisher(t, f, topic.PublisherConfig{})
 	results, err := p.Publish(t.Context(), numbered(2500)...)
@@ -90,6 +91,7 @@ func TestPublishIsBatched(t *testing.T) {
 // The buffer is bounded: a publisher waits until its context ends. Close gives up
 // at the end of its context.
 func TestPublishWaitsForRoom(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, false)
 	f.before = func(string) error { return connect.NewError(connect.CodeUnavailable, errors.New("away")) }
 	p := newPublisher(t, f, topic.PublisherConfig{BufferMessages: 2})
@@ -128,6 +130,7 @@ func TestPublishWaitsForRoom(t *testing.T) {
 
 // What the server refuses is an error with its reason at once; the publisher continues.
 func TestPublishIsRefused(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, false)
 	f.before = func(string) error { return refuse(connect.CodeFailedPrecondition, "NO_SUBSCRIPTIONS") }
 	p := newPublisher(t, f, topic.PublisherConfig{})
@@ -185,6 +188,7 @@ func TestPublishOfAMismatch(t *testing.T) {
 // Publishers with one name never share numbers: not after a restart, and not at the same time. Each
 // message is stored once, and the answer says so.
 func TestPublishersShareAName(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, false)
 	var all []*topic.Publisher
 	for range 3 { // the first two at the same time, the third behind a restart of the first
@@ -230,6 +234,7 @@ func producer(f *fake) (name string) {
 // A number that is stored before the publisher has sent it is another process's: its messages are
 // not taken for stored.
 func TestReplayedAtTheFirstTry(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, false)
 	p := newPublisher(t, f, topic.PublisherConfig{})
 	_, err := p.Publish(t.Context(), numbered(1)...)
@@ -247,6 +252,7 @@ func TestReplayedAtTheFirstTry(t *testing.T) {
 
 // An access token that is refused is replaced; if the next one is too, that is the error.
 func TestPublishRenewsItsToken(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, false)
 	f.tokens["Bearer first"] = true
 	p := newPublisher(t, f, topic.PublisherConfig{})

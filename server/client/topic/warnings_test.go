@@ -13,6 +13,7 @@ import (
 // A consumer logs what the server says of a group that does not get its messages, once as long as that
 // stays the same, and nothing of a group that a request moved.
 func TestServersWarningsAreLogged(t *testing.T) {
+	t.Parallel()
 	var log strings.Builder
 	r := newRun(&Consumer{client: &Client{shown: &shown{}}, topic: "t", group: "g",
 		cfg: ConsumerConfig{Log: slog.New(slog.NewTextHandler(&log, nil))}})

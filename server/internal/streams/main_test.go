@@ -1,9 +1,10 @@
 package streams
 
 import (
-	"flag"
 	"os"
 	"testing"
+
+	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
 // buildDir is where the server is built.
@@ -17,11 +18,7 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		buildDir = dir
-		// All tests wait, none works: they run at once, however few processors there are.
-		flag.Parse()
-		if err := flag.Set("test.parallel", "16"); err != nil {
-			panic(err)
-		}
+		testkit.Waiting()
 		return m.Run()
 	}())
 }

@@ -20,6 +20,7 @@ import (
 
 // Whatever is wrong with a call has one stable name.
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.as("alice"), w.as("bob")
 	alice.topic("news", pubSub, "a")
@@ -143,6 +144,7 @@ func make17() (all []*topicv1.FilterClause) {
 
 // A role allows what it says, from its next call on, and open streams end with it.
 func TestBindings(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	alice, bob, op := w.as("alice"), w.as("bob"), w.as("operator")
 	alice.topic("news", pubSub, "a")
@@ -223,6 +225,7 @@ func goneOf(t *testing.T, stream *connect.ServerStreamForClient[topicv1.ConsumeR
 
 // Streams end with their token, with its session, and with the server, and say so.
 func TestEndsOfStreams(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	alice := w.as("alice")
 	alice.topic("news", pubSub, "a")
@@ -275,6 +278,7 @@ func TestEndsOfStreams(t *testing.T) {
 
 // A poll is the only one of its session, which is no stream's.
 func TestPollsOfASession(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	alice := w.as("alice")
 	alice.topic("news", pubSub, "a")
@@ -301,6 +305,7 @@ func (aborted) Err() error { return context.Canceled }
 
 // What a poll has for a client that has gone is for others at once, and no attempt.
 func TestPollOfAClientThatHasGone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	alice := w.as("alice")
 	alice.topic("news", pubSub, "a")
@@ -326,6 +331,7 @@ func TestPollOfAClientThatHasGone(t *testing.T) {
 
 // A principal has a thousand streams at most, and gets others' room back.
 func TestStreamsOfAPrincipal(t *testing.T) {
+	t.Parallel()
 	s := NewStreams(nil)
 	id := Identity{}
 	id.Principal = "alice"
@@ -346,6 +352,7 @@ func TestStreamsOfAPrincipal(t *testing.T) {
 
 // Where there are no topics, every call says so.
 func TestNotInThisMode(t *testing.T) {
+	t.Parallel()
 	s := New(Config{Streams: NewStreams(nil)})
 	_, err := (&topics{s}).Publish(t.Context(), &topicv1.PublishRequest{})
 	r := explain(err)
@@ -357,6 +364,7 @@ func TestNotInThisMode(t *testing.T) {
 // Whoever's access is revoked while a stream is being opened gets none: EndRevoked has not found
 // it. Operators, and callers whom another process let in, are not checked here.
 func TestRevokedWhileOpening(t *testing.T) {
+	t.Parallel()
 	var s *Streams
 	var found int
 	s = NewStreams(func(id Identity) bool {
@@ -381,6 +389,7 @@ func TestRevokedWhileOpening(t *testing.T) {
 // A revocation of the user, or of the session, covers the caller of a call that another process passes on, and no
 // operator.
 func TestRevocationsCoverForwardedCallers(t *testing.T) {
+	t.Parallel()
 	for _, operator := range []bool{false, true} {
 		h := http.Header{}
 		must(t, introduce(h, Identity{Caller: topic.Caller{Principal: "alice", Operator: operator},

@@ -18,6 +18,7 @@ func (c *userClients) backfills() topicv1connect.BackfillServiceClient {
 
 // A backfill is started, watched to its end and cancelled through the service.
 func TestBackfillService(t *testing.T) {
+	t.Parallel()
 	alice := newWorld(t).as("alice")
 	alice.topic("news", pubSub)
 	alice.publish("news", 2500)
@@ -58,6 +59,7 @@ func TestBackfillService(t *testing.T) {
 // What cannot be is refused with one clear code: without a role, of what there is not, beyond
 // the end, and out of bounds. A stream ends when the server goes down (S-30).
 func TestSec_S_30_BackfillRefusals(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	alice := w.as("alice")
 	alice.topic("news", pubSub, "g")

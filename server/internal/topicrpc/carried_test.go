@@ -19,6 +19,7 @@ import (
 // Over links a server serves topics, operators and dead letters: to other servers for one of its
 // slots, to processes without slots for all. Dead letters are for processes that serve operators.
 func TestCarriedServices(t *testing.T) {
+	t.Parallel()
 	c := topictest.NewCluster(t, 2)
 	node := c.Start("one")
 	t.Cleanup(c.Close)

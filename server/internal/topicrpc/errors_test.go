@@ -68,6 +68,7 @@ func documented(t *testing.T) map[string]string {
 // Each reason for a refusal has the code that clients know, under its own name, and a
 // row on the page on topics.
 func TestEachReasonHasItsCode(t *testing.T) {
+	t.Parallel()
 	contract := map[string]string{
 		"TOPIC_NOT_FOUND":         "not_found",
 		"TOPIC_FORBIDDEN":         "permission_denied",
@@ -126,6 +127,7 @@ func TestEachReasonHasItsCode(t *testing.T) {
 
 // Each reason for which a stream ends has a code.
 func TestEachEndHasItsCode(t *testing.T) {
+	t.Parallel()
 	for name, want := range map[string]connect.Code{
 		"SUBSCRIPTION_GONE": connect.CodeFailedPrecondition,
 		"TOPIC_FORBIDDEN":   connect.CodePermissionDenied,

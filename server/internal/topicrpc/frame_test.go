@@ -55,6 +55,7 @@ func random(r *rand.Rand, count, size int) (topic.Delivery, *topicv1.Delivery) {
 // A delivery is on the wire what the generated code makes of it, in both encodings, and
 // for both procedures.
 func TestDeliveriesAreWhatTheContractSays(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		d, want := random(r, 1+r.IntN(20), 300)
@@ -87,6 +88,7 @@ func TestDeliveriesAreWhatTheContractSays(t *testing.T) {
 
 // A delivery that no client of gRPC would take is sent in parts that together are the same.
 func TestLargeDeliveriesAreSplit(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4))
 	split := 0
 	for range 30 {
@@ -130,6 +132,7 @@ func TestLargeDeliveriesAreSplit(t *testing.T) {
 
 // Bytes that are no messages end in an error, not in a stream that cannot be read.
 func TestBrokenPieces(t *testing.T) {
+	t.Parallel()
 	piece := append(stored(&topicv1.TopicMessage{Payload: make([]byte, maxFrame)}), 0x1a, 0xff, 0xff)
 	if _, err := frames(topic.Delivery{Count: 2, Pieces: [][]byte{piece}}); err == nil {
 		t.Error("a broken batch is split")

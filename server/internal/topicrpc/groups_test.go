@@ -119,6 +119,7 @@ func (c groupCall) call(t *testing.T, u *userClients, body map[string]any) strin
 // Every call that names a group is refused to a subscriber of other groups, and not to one of that
 // group. A session belongs to its principal, for any group.
 func TestEveryCallOfAGroup(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	alice, eve, bob := w.as("alice"), w.as("eve"), w.as("bob")
 	for i, c := range groupCalls(t) {

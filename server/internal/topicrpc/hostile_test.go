@@ -48,6 +48,7 @@ func (c *userClients) follow(stream both, count int) {
 // read, one that asks for a million credits, and a key that always fails: each is bounded,
 // and none keeps another group from anything.
 func TestHostileConsumers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	alice := w.as("alice", connect.WithGRPC())
 	alice.topic("news", pubSub, "good", "silent", "deaf", "greedy")

@@ -15,6 +15,7 @@ import (
 
 // A start that fails says why: a store may be opened with so little room that it takes nothing.
 func TestStartWithoutRoom(t *testing.T) {
+	t.Parallel()
 	b, err := backend.Open(backend.Config{Embedded: &backend.Embedded{DataDir: t.TempDir(), Kafka: "127.0.0.1:0"}})
 	testkit.Must(t, err)
 	t.Cleanup(func() { testkit.Must(t, b.Close()) })

@@ -109,6 +109,7 @@ func list(ctx context.Context, m *deadletter.Manager, size int, f deadletter.Fil
 // slots change their owners, each once and those of a topic in order. What is done about one is
 // done where it stands: its group gets it again, once.
 func TestDeadLettersOfAllSlots(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	one, two := w.start("one"), w.start("two")
 	w.spread(one, two)

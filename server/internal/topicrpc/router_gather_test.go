@@ -25,6 +25,7 @@ func ran(at int64, took time.Duration, done int64, problem string) *topicv1.JobR
 // A job runs in all slots: what it did is added up. Slots in which it runs already do not count,
 // unless it does in all; any other error is the call's.
 func TestRunsAreAddedUp(t *testing.T) {
+	t.Parallel()
 	busy := refusal.New(refusal.JobRunning, "it runs")
 	remote := connect.NewError(connect.CodeAborted, errors.New("it runs"))
 	detail, err := connect.NewErrorDetail(&errdetails.ErrorInfo{Reason: string(refusal.JobRunning)})
@@ -57,6 +58,7 @@ func TestRunsAreAddedUp(t *testing.T) {
 
 // Of jobs the soonest run is shown, the schedule of the busiest slot, and what all last runs did.
 func TestJobsAreOne(t *testing.T) {
+	t.Parallel()
 	of := func(every, next int64, running bool, last *topicv1.JobRun) *topicv1.GetJobsResponse {
 		return &topicv1.GetJobsResponse{Schedule: "auto", Jobs: []*topicv1.JobStatus{{Job: topicv1.Job_JOB_TRIM,
 			Every: durationpb.New(time.Duration(every)), Batch: every, Running: running,
@@ -73,6 +75,7 @@ func TestJobsAreOne(t *testing.T) {
 
 // A list of findings has a bound, and says when it does not have all.
 func TestFindingsAreBounded(t *testing.T) {
+	t.Parallel()
 	page := func(prefix string, n int) *topicv1.ListMonitorsResponse {
 		p := &topicv1.ListMonitorsResponse{}
 		for i := range n {

@@ -56,6 +56,7 @@ func (w *world) operators() (addr string) {
 // What operators ask of all topics is answered from all slots, and what they ask of one by its
 // owner, whichever server takes the call.
 func TestOperators(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	one, two := w.start("one"), w.start("two")
 	w.spread(one, two)

@@ -22,6 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	testkit.Waiting()
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) { client.CloseIdleConnections() }))
 }
 
@@ -45,6 +46,7 @@ func reason(err error) (why string, retry bool) {
 // Whichever server a client comes to, it finds its topic: every call, in both formats, with
 // its caller, its answer and its error, is what it would be at the owner.
 func TestAnyServerTakesAnyClient(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	one := w.start("one")
 	two := w.start("two")
@@ -125,6 +127,7 @@ func (w *world) poll(through *server, name, id string) {
 // A list has the topics of all slots, in order, over as many pages as it takes, and only those
 // that the caller may see.
 func TestListsAreMerged(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	one, two := w.start("one"), w.start("two")
 	w.spread(one, two)
@@ -162,6 +165,7 @@ func TestListsAreMerged(t *testing.T) {
 // Streams pass in both directions, also as JSON; they end as at the owner, when the client has
 // sent all, and with the reason when either server goes down.
 func TestStreamsPass(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	one, two := w.start("one"), w.start("two")
 	w.spread(one, two)
@@ -236,6 +240,7 @@ func refused(s *server, who, name string) (bool, error) {
 
 // The server refuses a call at its address for servers that no other server has forwarded.
 func TestRelayedCallsAreForServers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	one := w.start("one")
 	for name, headers := range map[string]map[string]string{
@@ -262,6 +267,7 @@ func TestRelayedCallsAreForServers(t *testing.T) {
 // and consume through those that are left. What was answered for comes, publishes of a
 // producer are stored once, and clients learn when to try again.
 func TestChurn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.TTL = 600 * time.Millisecond // a slot that is lost for it is one more that changes hands
 	entry := w.start("entry")      // has slots, too, and stays

@@ -49,7 +49,6 @@ type server struct {
 }
 
 func newWorld(t *testing.T) *world {
-	t.Parallel() // they mostly wait for leases
 	w := &world{Cluster: topictest.NewCluster(t, slots), t: t, servers: map[string]*server{}}
 	w.TTL = 1800 * time.Millisecond
 	return w

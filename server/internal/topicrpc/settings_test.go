@@ -16,6 +16,7 @@ import (
 // A setting that the server does not have is an error on the wire, in JSON and in protobuf, and changes
 // nothing.
 func TestUnknownSettingsOnTheWire(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	alice := w.as("alice")
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost,

@@ -156,6 +156,7 @@ func TestBothDirections(t *testing.T) {
 // What comes while an acknowledgement becomes durable is acknowledged together, in order,
 // and answered together; credits do not wait.
 func TestAcknowledgementsAreGrouped(t *testing.T) {
+	t.Parallel()
 	s := newScript()
 	release := make(chan struct{})
 	s.ack = func(ctx context.Context, _ *topicv1.AckSet) ([]*topicv1.Refusal, error) {
@@ -235,6 +236,7 @@ func TestRequestsAreBounded(t *testing.T) {
 
 // The last message of a stream says why it ends, and so does its status.
 func TestEndings(t *testing.T) {
+	t.Parallel()
 	for reason, code := range map[string]connect.Code{
 		"SUBSCRIPTION_GONE": connect.CodeFailedPrecondition,
 		"TOPIC_FORBIDDEN":   connect.CodePermissionDenied,
@@ -258,6 +260,7 @@ func TestEndings(t *testing.T) {
 
 // Requests that make no sense end the stream with an error that says why.
 func TestBadRequestsOfStreams(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		req  *topicv1.ConsumeBidiRequest
 		code connect.Code
@@ -286,6 +289,7 @@ func TestBadRequestsOfStreams(t *testing.T) {
 
 // A client that goes away ends its stream at once, also while an acknowledgement waits.
 func TestClientsThatGo(t *testing.T) {
+	t.Parallel()
 	s := newScript()
 	gone := make(chan struct{})
 	s.ack = func(ctx context.Context, _ *topicv1.AckSet) ([]*topicv1.Refusal, error) {

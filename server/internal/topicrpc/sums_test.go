@@ -18,6 +18,7 @@ import (
 // What the slots of a process show is added up, or the largest is shown; what was counted in a
 // slot that is given up stays counted.
 func TestSums(t *testing.T) {
+	t.Parallel()
 	st := embeddedtest.NewDisk(nil).Open(t, time.Now)
 	log := commitlog.NewLocal(records.Of(st), time.Now)
 	s := newSums()

@@ -18,6 +18,7 @@ import (
 // HQ-A01: each message of a queue has one consumer, however many there are; each of a topic has
 // all its groups.
 func TestQueueAndPubSub(t *testing.T) {
+	t.Parallel()
 	alice := newWorld(t).as("alice")
 	alice.topic("work", asQueue)
 	alice.topic("news", pubSub, "a", "b", "c")
@@ -34,6 +35,7 @@ func TestQueueAndPubSub(t *testing.T) {
 
 // Answers of publishes are not compressed, those of other calls are, for those who take it.
 func TestCompression(t *testing.T) {
+	t.Parallel()
 	alice := newWorld(t).as("alice")
 	alice.topic("news", pubSub)
 	encoding := func(method, body string) string {
@@ -61,6 +63,7 @@ func TestCompression(t *testing.T) {
 // A topic is read without a group, page by page and message by message; a purge removes what no group has
 // acknowledged, says which groups lose it, and a consumer that has some of it gets what follows.
 func TestBrowseAndPurge(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	alice := w.as("alice")
 	alice.topic("news", pubSub, "a", "b")
@@ -108,6 +111,7 @@ func TestBrowseAndPurge(t *testing.T) {
 
 // HQ-A05: there are queues and topics, and nothing else.
 func TestOtherSemantics(t *testing.T) {
+	t.Parallel()
 	alice := newWorld(t).as("alice")
 	_, err := alice.topics.ConfigureTopic(t.Context(), &topicv1.ConfigureTopicRequest{Topic: "x",
 		Config: &topicv1.TopicConfig{Semantics: 7}})
@@ -117,6 +121,7 @@ func TestOtherSemantics(t *testing.T) {
 
 // HQ-A06: what is configured is read back.
 func TestConfigurationIsReadBack(t *testing.T) {
+	t.Parallel()
 	alice := newWorld(t).as("alice")
 	for name, c := range map[string]*topicv1.TopicConfig{
 		"queue":   {Semantics: asQueue},
@@ -136,6 +141,7 @@ func TestConfigurationIsReadBack(t *testing.T) {
 
 // HQ-A07: consumers of a queue notice nothing of topics with groups beside it.
 func TestQueuesAsBefore(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	alice := w.as("alice")
 	run := func(name string) (log []string) {
@@ -162,6 +168,7 @@ func TestQueuesAsBefore(t *testing.T) {
 
 // HQ-A10: names have 255 characters and not one more.
 func TestLengthOfNames(t *testing.T) {
+	t.Parallel()
 	alice := newWorld(t).as("alice")
 	long := strings.Repeat("n", 255)
 	alice.topic(long, pubSub, long)
@@ -174,6 +181,7 @@ func TestLengthOfNames(t *testing.T) {
 
 // HQ-D08: an acknowledgement that is not the last of a message's is no failure.
 func TestFirstOfThreeAcknowledgements(t *testing.T) {
+	t.Parallel()
 	alice := newWorld(t).as("alice")
 	alice.topic("news", pubSub, "a", "b", "c")
 	alice.publish("news", 1)
@@ -199,6 +207,7 @@ func (m *member) ack1(t *testing.T) []*topicv1.Refusal {
 
 // HQ-D09: a thousand messages are acknowledged by one call, by range or one by one.
 func TestManyAcknowledgementsInOneCall(t *testing.T) {
+	t.Parallel()
 	alice := newWorld(t).as("alice")
 	alice.topic("news", pubSub, "range", "single", "bitmap")
 	alice.publish("news", 1000)
@@ -235,6 +244,7 @@ func TestManyAcknowledgementsInOneCall(t *testing.T) {
 
 // HQ-G06: a call brings as many messages as it asks for at most.
 func TestLimitOfACall(t *testing.T) {
+	t.Parallel()
 	alice := newWorld(t).as("alice")
 	alice.topic("news", pubSub, "a")
 	alice.publish("news", 2000)
@@ -251,6 +261,7 @@ func TestLimitOfACall(t *testing.T) {
 // A request of Publish has one limit, in bytes of its messages as they are encoded, and one text
 // that names it.
 func TestSizeOfAPublish(t *testing.T) {
+	t.Parallel()
 	alice := newWorld(t).as("alice")
 	alice.topic("work", asQueue)
 	publish := func(messages, payload int) error {
@@ -273,6 +284,7 @@ func TestSizeOfAPublish(t *testing.T) {
 
 // HQ-G07: what a call reads does not grow with what is kept.
 func TestCostOfACall(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	alice := w.as("alice")
 	reads := map[int]int64{}
@@ -295,6 +307,7 @@ func TestCostOfACall(t *testing.T) {
 // HQ-H03, HQ-H04: two members of one name are not both in a group; another one begins to
 // receive when it comes.
 func TestMembers(t *testing.T) {
+	t.Parallel()
 	alice := newWorld(t).as("alice")
 	alice.topic("news", pubSub, "a")
 	first := &member{userClients: alice, topic: "news", group: "a", name: "m"}
@@ -374,6 +387,7 @@ func TestStreamOfAStalledGroup(t *testing.T) {
 
 // HQ-X4: a key whose hash is the smallest number has a member like any other, always the same.
 func TestSmallestHash(t *testing.T) {
+	t.Parallel()
 	alice := newWorld(t).as("alice")
 	alice.topic("news", pubSub)
 	alice.subscribe("news", "a", &topicv1.SubscriptionConfig{Selection: topicv1.Selection_SELECTION_HASH})
@@ -396,6 +410,7 @@ func TestSmallestHash(t *testing.T) {
 // HQ-X5, HQ-H02: the last member of a group may leave. A group without members loses
 // nothing; what the filters of all its members reject counts as processed, and only then.
 func TestNoMembers(t *testing.T) {
+	t.Parallel()
 	alice := newWorld(t).as("alice")
 	alice.topic("news", pubSub, "a")
 	last := &member{userClients: alice, topic: "news", group: "a", name: "last"}

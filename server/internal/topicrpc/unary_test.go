@@ -26,6 +26,7 @@ func (ownSlots) Refresh(context.Context) error            { return nil }
 // A publish that the router repeats itself, because it does not know what became of its first try, is
 // not called a repetition: the client has made one request. What a client repeats is.
 func TestRepetitionsOfTheRouterAreItsOwn(t *testing.T) {
+	t.Parallel()
 	for _, ambiguous := range []int{0, 1, 3} {
 		for _, remote := range []bool{false, true} {
 			tries := 0

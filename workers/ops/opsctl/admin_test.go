@@ -33,6 +33,7 @@ func (c *cli) fails(code int, line, why string) {
 // Every command does what it says, nothing without --execute, and says what is wrong in one
 // line.
 func TestCommands(t *testing.T) {
+	t.Parallel()
 	r := opstest.New(t, nil)
 	p := commands(t, r)
 	chat := r.Chat(3)
@@ -124,6 +125,7 @@ func TestCommands(t *testing.T) {
 
 // A token of a lesser role says so, and where no token can be had that is said, too.
 func TestTokens(t *testing.T) {
+	t.Parallel()
 	r := opstest.New(t, nil)
 	testkit.Must(t, r.Chats.EnsureUser(t.Context(), "alice"))
 	c := commands(t, r)
@@ -138,6 +140,7 @@ func TestTokens(t *testing.T) {
 
 // Each line of the page on administration is a command that there is, with its flags.
 func TestPage(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../../../server/docs/administration.md")
 	testkit.Must(t, err)
 	_, block, _ := strings.Cut(string(page), "```sh\n")
