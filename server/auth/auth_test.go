@@ -38,7 +38,7 @@ func testKey(t testing.TB) *Key {
 
 func firstKey(k *Key) ed25519.PrivateKey { return k.ring.Load().entries[0].private }
 
-type bench struct {
+type fixture struct {
 	gate    *Gate
 	now     time.Time
 	refused error
@@ -46,9 +46,9 @@ type bench struct {
 	fail    error
 }
 
-func newBench(t testing.TB, k *Key) *bench {
+func newFixture(t testing.TB, k *Key) *fixture {
 	t.Helper()
-	b := &bench{now: testTime}
+	b := &fixture{now: testTime}
 	var err error
 	b.gate, err = NewGate(Config{
 		Key: k, Clock: func() time.Time { return b.now },
@@ -73,7 +73,7 @@ func (u unread) Read([]byte) (int, error) {
 }
 
 // try sends a request with headers through the gate and returns who was let in.
-func (b *bench) try(t *testing.T, headers ...string) (p Principal, err error) {
+func (b *fixture) try(t *testing.T, headers ...string) (p Principal, err error) {
 	t.Helper()
 	b.refused = nil
 	r := httptest.NewRequest(http.MethodPost, "/x?access_token=nope", unread{t})
@@ -97,7 +97,7 @@ func issue(t testing.TB, k *Key, user string) string {
 
 func TestValidTokenIsAdmittedAndUserWrittenOnce(t *testing.T) {
 	k := testKey(t)
-	b := newBench(t, k)
+	b := newFixture(t, k)
 	tok := issue(t, k, "alice")
 	for range 3 {
 		p, err := b.try(t, "bearer "+tok)
@@ -122,7 +122,7 @@ func TestExpiry(t *testing.T) { // S-02, S-08
 	k := testKey(t)
 	tok := issue(t, k, "alice")
 	for _, remembered := range []bool{true, false} {
-		b := newBench(t, k)
+		b := newFixture(t, k)
 		if remembered {
 			if _, err := b.try(t, "Bearer "+tok); err != nil {
 				t.Fatal(err)
@@ -143,7 +143,7 @@ func TestExpiry(t *testing.T) { // S-02, S-08
 
 func TestRevocation(t *testing.T) { // S-14
 	k := testKey(t)
-	b := newBench(t, k)
+	b := newFixture(t, k)
 	var notified []string
 	b.gate.cfg.OnRevoke = func(r Revocation) {
 		if !b.gate.Refuses(Principal{SessionID: r.ID}) {
@@ -186,7 +186,7 @@ func TestRevocation(t *testing.T) { // S-14
 // with the race detector, whatever comes first.
 func TestRevocationDuringVerification(t *testing.T) {
 	k := testKey(t)
-	b := newBench(t, k)
+	b := newFixture(t, k)
 	for range 20 {
 		tok := issue(t, k, "alice")
 		p, err := k.verify(tok, testTime)
@@ -214,7 +214,7 @@ func TestRevocationDuringVerification(t *testing.T) {
 
 // Refusing what is far too long takes no memory that grows with it (S-03).
 func TestLongTokensCostNothing(t *testing.T) {
-	b := newBench(t, testKey(t))
+	b := newFixture(t, testKey(t))
 	tok := strings.Repeat("a", 1<<20)
 	if n := testing.AllocsPerRun(10, func() { _, _ = b.gate.Verify(tok) }); n != 0 {
 		t.Fatalf("%v allocations", n)
@@ -263,7 +263,7 @@ func forge(
 
 func TestForgedTokensAreRefused(t *testing.T) { // S-01…S-05
 	k := testKey(t)
-	b := newBench(t, k)
+	b := newFixture(t, k)
 	public := firstKey(k).Public().(ed25519.PublicKey)
 	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -434,7 +434,7 @@ func BenchmarkVerify(b *testing.B) {
 	k := testKey(b)
 	tok := issue(b, k, "alice")
 	b.Run("remembered", func(b *testing.B) {
-		g := newBench(b, k).gate
+		g := newFixture(b, k).gate
 		for b.Loop() {
 			if _, err := g.Verify(tok); err != nil {
 				b.Fatal(err)

@@ -31,14 +31,14 @@ func TestRevocationsCover(t *testing.T) { // S-13
 		"no subject":                {Revocation{Kind: RevokedUser}, false},
 	} {
 		c.r.Until = hour
-		g := newBench(t, testKey(t)).gate
+		g := newFixture(t, testKey(t)).gate
 		g.Apply(c.r)
 		if c.r.Covers(alice) != c.want || g.Refuses(alice) != c.want {
 			t.Errorf("%s: %v, %v", name, c.r.Covers(alice), g.Refuses(alice))
 		}
 	}
 	for _, first := range []int{0, 1} {
-		g := newBench(t, testKey(t)).gate
+		g := newFixture(t, testKey(t)).gate
 		list := []Revocation{
 			{Kind: RevokedUser, ID: "alice", Before: testTime.Add(time.Second), Until: testTime.Add(time.Minute)},
 			{Kind: RevokedUser, ID: "alice", Before: testTime.Add(-time.Second), Until: hour},
@@ -74,7 +74,7 @@ func TestRevocationsAreBounded(t *testing.T) {
 // While it is not known who was revoked nobody is admitted, remembered or not.
 func TestUninformedAdmitsNobody(t *testing.T) {
 	k := testKey(t)
-	b := newBench(t, k)
+	b := newFixture(t, k)
 	informed := true
 	b.gate.cfg.Informed = func(time.Time) bool { return informed }
 	tok := issue(t, k, "alice")
@@ -96,7 +96,7 @@ func TestUninformedAdmitsNobody(t *testing.T) {
 // A service account's key is asked about every few seconds, at once after a revocation, and never
 // where nobody knows of keys.
 func TestServiceKeysAtTheGate(t *testing.T) {
-	b := newBench(t, testKey(t))
+	b := newFixture(t, testKey(t))
 	key := "Bearer parley_sk_crm"
 	if _, err := b.try(t, key); !errors.Is(err, ErrInvalidToken) {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestServiceKeysAtTheGate(t *testing.T) {
 // A call in a user's name makes the user only where the service account may make users.
 func TestNoUserIsMadeWithoutTheRight(t *testing.T) {
 	for scopes, made := range map[Scopes]bool{"users:*": false, "users.write users:*": true} {
-		b := newBench(t, testKey(t))
+		b := newFixture(t, testKey(t))
 		b.gate.cfg.Services = func(_ context.Context, _, user string) (Principal, error) {
 			p := Principal{UserID: "service:crm", SessionID: "key_1", Service: "crm", Scopes: scopes,
 				ExpiresAt: testTime.Add(time.Hour)}
@@ -170,7 +170,7 @@ func TestNoUserIsMadeWithoutTheRight(t *testing.T) {
 // what may be otherwise the next moment does, and what is remembered is bounded.
 func TestRefusedKeysAreRemembered(t *testing.T) {
 	for refusal, want := range map[error]int{ErrRevoked: 2, ErrTokenExpired: 2, ErrOtherUser: 200, ErrInvalidToken: 200} {
-		b := newBench(t, testKey(t))
+		b := newFixture(t, testKey(t))
 		asked := 0
 		b.gate.cfg.Services = func(context.Context, string, string) (Principal, error) {
 			asked++
@@ -198,7 +198,7 @@ func TestRefusedKeysAreRemembered(t *testing.T) {
 
 // A user who cannot be named is refused, and no fault of the server's.
 func TestUsersThatCannotBeNamed(t *testing.T) {
-	b := newBench(t, testKey(t))
+	b := newFixture(t, testKey(t))
 	b.gate.cfg.Services = func(context.Context, string, string) (Principal, error) {
 		t.Error("asked for")
 		return Principal{}, ErrInvalidToken
@@ -226,7 +226,7 @@ func TestTokensOfServices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newBench(t, k).gate
+	g := newFixture(t, k).gate
 	p, err := g.Verify(token)
 	if err != nil || p.Service != "crm" || p.ServiceKey != "key_1" || p.SigningKey != k.id || p.SessionID != "ses_crm_1" ||
 		!p.ExpiresAt.Equal(testTime.Add(time.Hour)) || p.Kind != KindUser {
@@ -243,7 +243,7 @@ func TestTokensOfServices(t *testing.T) {
 func BenchmarkVerifyBesideRevocations(b *testing.B) {
 	k := testKey(b)
 	tok := issue(b, k, "alice")
-	g := newBench(b, k).gate
+	g := newFixture(b, k).gate
 	g.cfg.Informed = func(time.Time) bool { return true }
 	for i := range 100_000 {
 		g.Revoke(fmt.Sprint("ses_", i), testTime.Add(time.Hour))

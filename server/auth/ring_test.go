@@ -33,7 +33,7 @@ func newProcess(t *testing.T, text []byte, now *time.Time) *process {
 	} else if err := os.WriteFile(p.path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b := newBench(t, p.load(t))
+	b := newFixture(t, p.load(t))
 	b.gate.cfg.Clock = func() time.Time { return *now }
 	p.gate = b.gate
 	return p

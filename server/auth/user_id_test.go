@@ -26,7 +26,7 @@ func TestUserIDs(t *testing.T) {
 	}
 	ids.Refused = append(ids.Refused, "a\xff", "\xc3") // not to be said in JSON
 	k := testKey(t)
-	b := newBench(t, k)
+	b := newFixture(t, k)
 	valid := func(m proto.Message) error {
 		if _, err := proto.Marshal(m); err != nil { // as it would come over the wire
 			return err

@@ -50,7 +50,7 @@ func (p *plans) during(do func()) (all, failed int) {
 // is stuck, everybody gets an answer who may not add to it, send to it or change it,
 // also who was a member and knows it, and nobody waits.
 func TestRefusalsDoNotQueue(t *testing.T) {
-	w := newHarness(t, storetest.NewMemory(time.Now))
+	w := newFixture(t, storetest.NewMemory(time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold)
 	w.users(s, "ann", "amy", "bob", "cat", "eve", "new")
@@ -127,7 +127,7 @@ func TestRefusalsDoNotQueue(t *testing.T) {
 // A stranger's message fails nobody's plan; one of a member whose membership another
 // process ended fails one, and no other.
 func TestStrangersShareNoPlan(t *testing.T) {
-	w := newHarness(t, storetest.NewMemory(time.Now))
+	w := newFixture(t, storetest.NewMemory(time.Now))
 	count := &plans{Store: w.store}
 	hold := newGate(count)
 	s, other := w.service("p", hold), w.service("q", w.store)
@@ -188,7 +188,7 @@ func TestRepetitionsShareNoPlanTwice(t *testing.T) {
 		defer mu.Unlock()
 		return now
 	}
-	w := newHarness(t, storetest.NewMemory(clock))
+	w := newFixture(t, storetest.NewMemory(clock))
 	count := &plans{Store: w.store}
 	hold := newGate(count)
 	s := w.service("p", hold, func(c *chat.Config) { c.Clock = clock })
@@ -244,7 +244,7 @@ func TestRepetitionsShareNoPlanTwice(t *testing.T) {
 // A member sends without a read from the first message on in a chat that this process
 // put them in, and after one read in every other.
 func TestWhatASendReads(t *testing.T) {
-	w := newHarness(t, storetest.NewMemory(time.Now))
+	w := newFixture(t, storetest.NewMemory(time.Now))
 	count := &counter{Store: w.store}
 	s := w.service("p", count)
 	w.users(s, "ann", "bob")
@@ -273,7 +273,7 @@ func TestWhatASendReads(t *testing.T) {
 // least, so that a hundred at once cost 800 look-ups a second, and a member nothing.
 func TestRefusalsAreSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newHarness(t, storetest.NewMemory(time.Now))
+		w := newFixture(t, storetest.NewMemory(time.Now))
 		count := &counter{Store: w.store}
 		s := w.service("p", count, func(c *chat.Config) { c.Sleep = nil })
 		w.users(s, "ann", "bob", "eve")
@@ -317,7 +317,7 @@ func TestRefusalsAreSlow(t *testing.T) {
 // A user has so many requests under way for a chat, and in all; others are not
 // concerned.
 func TestBusy(t *testing.T) {
-	w := newHarness(t, storetest.NewMemory(time.Now))
+	w := newFixture(t, storetest.NewMemory(time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold, func(c *chat.Config) { c.PerChat, c.PerCaller = 4, 6 })
 	w.users(s, "ann", "bob", "cat")
@@ -374,7 +374,7 @@ func TestBusy(t *testing.T) {
 func TestPlansDoNotGrowOld(t *testing.T) {
 	now := time.UnixMilli(2_000_000_000_000)
 	clock := func() time.Time { return now }
-	w := newHarness(t, storetest.NewMemory(clock))
+	w := newFixture(t, storetest.NewMemory(clock))
 	oldest := time.Duration(0)
 	healthy := now.Add(21 * time.Second)
 	watch := &watched{Store: w.store, see: func(p store.Plan) error {
@@ -429,7 +429,7 @@ func (w *watched) Transact(ctx context.Context, p store.Plan) error {
 // While members are on their way in, a count says nothing, though the stored one is
 // damaged: counting members alone would "correct" it.
 func TestCountWhilePending(t *testing.T) {
-	w := newHarness(t, storetest.NewMemory(time.Now))
+	w := newFixture(t, storetest.NewMemory(time.Now))
 	dying := &crash{Store: w.store}
 	dying.left.Store(1)
 	s := w.service("p", w.store)
@@ -456,7 +456,7 @@ func TestCountWhilePending(t *testing.T) {
 // L-100: what answered a role that was there answers its repetition, to the version.
 func TestReplayOfAnUnchangedRole(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat")
 		id := w.group(s, "ann", "bob", "cat")

@@ -15,7 +15,7 @@ import (
 )
 
 // causes are those of a chat's events, in their order.
-func (w *harness) causes(id string) (list []event.Cause) {
+func (w *fixture) causes(id string) (list []event.Cause) {
 	w.t.Helper()
 	for _, row := range w.scan(store.Events) {
 		if row.Key.PK != id {
@@ -37,7 +37,7 @@ func (w *harness) causes(id string) (list []event.Cause) {
 }
 
 // one demands that n events of a chat from a version on have one cause, and returns it.
-func (w *harness) one(id string, from, n int) event.Cause {
+func (w *fixture) one(id string, from, n int) event.Cause {
 	w.t.Helper()
 	list := w.causes(id)
 	if len(list) < from+n-1 {
@@ -65,7 +65,7 @@ var client = []event.Cause{
 // brought, however many plans the command takes.
 func TestOneCauseOfACommand(t *testing.T) {
 	for _, cause := range client {
-		w := newHarness(t, dynamotest.Store(t, time.Now))
+		w := newFixture(t, dynamotest.Store(t, time.Now))
 		s := w.service("p", w.store, func(c *chat.Config) { c.Chunk = 2 })
 		w.users(s, "ann", "bob", "cat", "dan", "eve", "fay", "gus")
 		direct, err := s.CreateDirect(w.ctx, chat.CreateDirect{Caller: "ann", Other: "bob", Cause: cause})
@@ -98,7 +98,7 @@ func TestOneCauseOfACommand(t *testing.T) {
 // A process that completes a creation after a crash continues the command of the client.
 func TestCauseOfACreationSurvivesACrash(t *testing.T) {
 	for _, cause := range client {
-		w := newHarness(t, dynamotest.Store(t, time.Now))
+		w := newFixture(t, dynamotest.Store(t, time.Now))
 		s := w.service("p", w.store)
 		w.users(s, "ann", "bob", "cat")
 		dying := &crash{Store: w.store}
@@ -123,7 +123,7 @@ func TestCauseOfACreationSurvivesACrash(t *testing.T) {
 // A list of pending members of an earlier version, without a trace, is completed with the
 // correlation that it has, and one trace.
 func TestCauseOfAnOlderCreation(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	s := w.service("p", w.store, func(c *chat.Config) { c.Chunk = 1 })
 	w.users(s, "ann", "bob", "cat")
 	dying := &crash{Store: w.store}
@@ -149,7 +149,7 @@ func TestCauseOfAnOlderCreation(t *testing.T) {
 // Whoever is taken off a new group because of a block is taken off by the command that made
 // the group.
 func TestCauseOfABlockedMember(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	st := &blocking{Store: w.store}
 	s := w.service("p", st)
 	w.users(s, "ann", "bob", "cat")
@@ -183,7 +183,7 @@ func (b *blocking) Transact(ctx context.Context, p store.Plan) error {
 // A deleted account leaves all its groups by one command, in whichever processes: where it
 // owned the group, the successor's role belongs to it, too.
 func TestOneCauseOfADeletion(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	s := w.service("p", w.store)
 	w.users(s, "ann", "bob", "cat")
 	owned, joined := w.group(s, "ann", "bob"), w.group(s, "bob", "ann")

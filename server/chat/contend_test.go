@@ -53,7 +53,7 @@ func (r *writing) String() string {
 func write(t *testing.T, processes, writers, each int, f *forwarding) (r writing, wrong error) {
 	t.Helper()
 	var services []*chat.Service
-	w := newHarness(t, storetest.NewMemory(time.Now))
+	w := newFixture(t, storetest.NewMemory(time.Now))
 	slow := far{w.store}
 	for n := range processes {
 		services = append(services, w.service(fmt.Sprint("p", n), slow, func(c *chat.Config) {
@@ -212,7 +212,7 @@ func TestForwardedOnceNoticesBugs(t *testing.T) {
 
 // A chat that only one process writes to is never forwarded, also after others wrote to it.
 func TestChatsOfOneProcessAreNotForwarded(t *testing.T) {
-	w := newHarness(t, storetest.NewMemory(time.Now))
+	w := newFixture(t, storetest.NewMemory(time.Now))
 	forwarded := 0
 	service := func(process string) *chat.Service {
 		return w.service(process, w.store, func(c *chat.Config) {

@@ -23,7 +23,7 @@ import (
 // two people have one chat, and one caller made it.
 func TestDirectRace(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		services := []*chat.Service{w.service("p", st), w.service("q", st)}
 		w.users(services[0], "ann", "bob")
 		var mu sync.Mutex
@@ -66,7 +66,7 @@ func TestDirectRace(t *testing.T) {
 
 func TestDirectChat(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat")
 		c, err := s.CreateDirect(w.ctx,
@@ -139,7 +139,7 @@ func TestDirectChat(t *testing.T) {
 
 func TestGroups(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s := w.service("p", st)
 		many := numbered("u", 101)
 		w.users(s, append(many, "ann")...)
@@ -213,7 +213,7 @@ func TestCrashedCreation(t *testing.T) {
 	const chunk, others = 4, 14
 	for n := range int64(6) {
 		for _, finish := range []string{"anybody", "repetition"} {
-			w := newHarness(t, dynamotest.Store(t, time.Now))
+			w := newFixture(t, dynamotest.Store(t, time.Now))
 			small := func(c *chat.Config) { c.Chunk = chunk }
 			healthy := w.service("q", w.store, small)
 			members := numbered("u", others)
@@ -254,7 +254,7 @@ func TestCrashedCreation(t *testing.T) {
 // others leave: nobody comes twice, and nobody who was removed comes back.
 func TestFinishRaces(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		small := func(c *chat.Config) { c.Chunk = 2 }
 		members := numbered("u", 30)
 		dying := &crash{Store: st}
@@ -332,7 +332,7 @@ func TestUserIDsOfOtherSystems(t *testing.T) {
 		"e\u0301", "é", "...",
 	}
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s := w.service("p", st)
 		w.users(s, append([]string{"ann"}, ids...)...)
 		id := w.group(s, "ann", ids...)

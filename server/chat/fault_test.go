@@ -24,7 +24,7 @@ import (
 func TestFaultyStore(t *testing.T) {
 	met := map[string]int{}
 	for seed := range uint64(dynamotest.Rounds(12, 3)) {
-		w := newHarness(t, dynamotest.Store(t, time.Now))
+		w := newFixture(t, dynamotest.Store(t, time.Now))
 		plain := w.service("plain", w.store)
 		w.users(plain, "ann", "bob", "cat")
 		id := w.group(plain, "ann", "bob", "cat")
@@ -87,7 +87,7 @@ func TestFaultyStore(t *testing.T) {
 // A store that never gives an answer ends in ErrAmbiguous, an unavailable one in its
 // own error at once, and neither wedges the chat.
 func TestStoreWithoutAnswer(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	var mu sync.Mutex
 	now := time.Now()
@@ -145,7 +145,7 @@ func TestStoreWithoutAnswer(t *testing.T) {
 // chunks, keeps every invariant, and every answer is true.
 func TestCommandSequences(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newHarness(rt, dynamotest.Store(t, time.Now))
+		w := newFixture(rt, dynamotest.Store(t, time.Now))
 		users := numbered("u", 8)
 		plain := w.service("plain", w.store)
 		w.users(plain, users...)
@@ -231,7 +231,7 @@ func TestCommandSequences(t *testing.T) {
 
 // createAny creates a group, in some cases crashed after its first phase, or a
 // direct chat.
-func createAny(rt *rapid.T, w *harness, s *chat.Service, users []string) (string, error) {
+func createAny(rt *rapid.T, w *fixture, s *chat.Service, users []string) (string, error) {
 	who := rapid.Permutation(users).Draw(rt, "users")
 	if rapid.IntRange(0, 3).Draw(rt, "direct") == 0 {
 		c, err := s.CreateDirect(w.ctx, chat.CreateDirect{Caller: who[0], Other: who[1]})
@@ -251,7 +251,7 @@ func createAny(rt *rapid.T, w *harness, s *chat.Service, users []string) (string
 }
 
 // membersOf returns the members of a chat, those on their way in included.
-func (w *harness) membersOf(id string) map[string]table.Role {
+func (w *fixture) membersOf(id string) map[string]table.Role {
 	w.t.Helper()
 	out := map[string]table.Role{}
 	page, err := w.store.Query(w.ctx, store.Query{Table: store.ChatMemberships, PK: id, Consistency: store.Strong})

@@ -41,7 +41,7 @@ func TestOnlyFreshIDsAreNotLookedUp(t *testing.T) {
 	}
 	defer func() { _ = engine.Close() }()
 	st := &requests{Store: engine}
-	w := newHarness(t, st)
+	w := newFixture(t, st)
 	svc := w.service("p", st)
 	w.users(svc, "ann", "ben")
 	g := w.group(svc, "ann", "ben")

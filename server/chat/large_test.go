@@ -15,7 +15,7 @@ import (
 // they come; another process with a smaller limit leaves it as it is and adds nobody.
 func TestLargeGroups(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		w.most = 1000
 		of := func(process string, n int) *chat.Service {
 			return w.service(process, st, func(c *chat.Config) { c.Members = n })

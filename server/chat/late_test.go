@@ -40,7 +40,7 @@ func (l *lateOne) Transact(ctx context.Context, p store.Plan) error {
 // caller's own addition must not be refused as somebody else's.
 func TestLatePlanAfterACount(t *testing.T) {
 	m := storetest.NewMemory(time.Now)
-	w := newHarness(t, m)
+	w := newFixture(t, m)
 	l := &lateOne{Store: m, when: func(p store.Plan) bool {
 		return len(p.Writes) == 1 &&
 			p.Writes[0].Key == table.UserKey("cat")

@@ -20,7 +20,7 @@ import (
 // made by somebody who takes it for a group.
 func TestDirectChatsAreImmutableInTheStore(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat")
 		c, err := s.CreateDirect(w.ctx, chat.CreateDirect{Caller: "ann", Other: "bob"})
@@ -75,7 +75,7 @@ func TestDirectChatsAreImmutableInTheStore(t *testing.T) {
 
 // L-006: whatever changes a chat demands that it is active.
 func TestInactiveChatsDoNotChange(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	s := w.service("p", w.store)
 	w.users(s, "ann", "bob", "cat")
 	id := w.group(s, "ann", "bob")
@@ -140,7 +140,7 @@ func TestHowLongRequestsAreRemembered(t *testing.T) {
 	var now atomic.Int64
 	now.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli())
 	clock := func() time.Time { return time.UnixMilli(now.Load()) }
-	w := newHarness(t, dynamotest.Store(t, clock))
+	w := newFixture(t, dynamotest.Store(t, clock))
 	s := w.service("p", w.store, func(c *chat.Config) { c.Clock = clock })
 	w.users(s, "ann", "bob", "cat")
 	id, other := w.group(s, "ann", "bob"), w.group(s, "ann", "bob")
@@ -180,7 +180,7 @@ func TestHowLongRequestsAreRemembered(t *testing.T) {
 // and the chunk that comes later does not take it back (L-037, X-34).
 func TestRoleOfAPendingMember(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		dying := &crash{Store: st}
 		dying.left.Store(1)
 		s := w.service("p", st)
@@ -212,7 +212,7 @@ func TestRoleOfAPendingMember(t *testing.T) {
 // remembered all the same: repeated after a later change it does not undo it.
 func TestUnchangedIsRemembered(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob")
 		id := w.group(s, "ann", "bob")
@@ -266,7 +266,7 @@ func (c *counter) Transact(ctx context.Context, p store.Plan) error {
 // L-146: whether a chat exists cannot be learned from the time that a refusal takes:
 // it takes as many calls of the store.
 func TestStrangersCostTheSame(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	count := &counter{Store: w.store}
 	s := w.service("p", w.store)
 	w.users(s, "ann", "bob", "eve")
@@ -318,7 +318,7 @@ func TestStrangersCostTheSame(t *testing.T) {
 
 // L-164 to L-169: what the meter counts.
 func TestMeter(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	var reported []string
 	s := w.service("p", w.store, func(c *chat.Config) {
 		c.Meter = chat.Meter{

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-func (w *harness) add(s *chat.Service, id, by, user string, role table.Role) table.Membership {
+func (w *fixture) add(s *chat.Service, id, by, user string, role table.Role) table.Membership {
 	w.t.Helper()
 	m, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: by, ChatID: id, UserID: user, Role: role})
 	if err != nil {
@@ -29,7 +29,7 @@ func changeMember(ctx context.Context, s *chat.Service, op chat.Operation, c cha
 	return err
 }
 
-func (w *harness) send(s *chat.Service, id, by, text string) chat.Sent {
+func (w *fixture) send(s *chat.Service, id, by, text string) chat.Sent {
 	w.t.Helper()
 	sent, err := s.Send(w.ctx, chat.Send{Caller: by, ChatID: id, Content: text})
 	if err != nil {
@@ -43,20 +43,20 @@ func TestAuthorizationMatrix(t *testing.T) {
 	forbidden, invalid, stranger := chat.ErrForbidden, chat.ErrInvalidOperation, chat.ErrNotAMember
 	callers := []string{"owner", "admin", "member", "stranger"}
 	for name, row := range map[string]struct {
-		run  func(w *harness, s *chat.Service, id, caller string) error
+		run  func(w *fixture, s *chat.Service, id, caller string) error
 		want [4]error // by owner, admin, member, stranger
 	}{
-		"L-135 add as member": {func(w *harness, s *chat.Service, id, caller string) error {
+		"L-135 add as member": {func(w *fixture, s *chat.Service, id, caller string) error {
 			_, err := s.Change(w.ctx, chat.OpAdd,
 				chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Member})
 			return err
 		}, [4]error{nil, nil, forbidden, stranger}},
-		"L-136 add as admin": {func(w *harness, s *chat.Service, id, caller string) error {
+		"L-136 add as admin": {func(w *fixture, s *chat.Service, id, caller string) error {
 			_, err := s.Change(w.ctx, chat.OpAdd,
 				chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Admin})
 			return err
 		}, [4]error{nil, forbidden, forbidden, stranger}},
-		"L-074 add as owner": {func(w *harness, s *chat.Service, id, caller string) error {
+		"L-074 add as owner": {func(w *fixture, s *chat.Service, id, caller string) error {
 			_, err := s.Change(w.ctx, chat.OpAdd,
 				chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Owner})
 			return err
@@ -66,24 +66,24 @@ func TestAuthorizationMatrix(t *testing.T) {
 		"L-079 remove the owner": {remove("owner"), [4]error{invalid, invalid, forbidden, stranger}},
 		"L-084 remove nobody": {remove("new"),
 			[4]error{chat.ErrMemberNotFound, chat.ErrMemberNotFound, forbidden, stranger}},
-		"L-087 remove oneself": {func(w *harness, s *chat.Service, id, caller string) error {
+		"L-087 remove oneself": {func(w *fixture, s *chat.Service, id, caller string) error {
 			return remove(caller)(w, s, id, caller)
 		}, [4]error{invalid, invalid, invalid, stranger}},
-		"L-139 leave": {func(w *harness, s *chat.Service, id, caller string) error {
+		"L-139 leave": {func(w *fixture, s *chat.Service, id, caller string) error {
 			return changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: caller, ChatID: id})
 		}, [4]error{invalid, nil, nil, stranger}},
-		"L-141 send": {func(w *harness, s *chat.Service, id, caller string) error {
+		"L-141 send": {func(w *fixture, s *chat.Service, id, caller string) error {
 			_, err := s.Send(w.ctx, chat.Send{Caller: caller, ChatID: id, Content: "x"})
 			return err
 		}, [4]error{nil, nil, nil, stranger}},
-		"L-142 read": {func(w *harness, s *chat.Service, id, caller string) error {
+		"L-142 read": {func(w *fixture, s *chat.Service, id, caller string) error {
 			_, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: caller, ChatID: id, Sequence: 1})
 			return err
 		}, [4]error{nil, nil, nil, stranger}},
 	} {
 		for i, caller := range callers {
 			t.Run(name+" by "+caller, func(t *testing.T) {
-				w := newHarness(t, dynamotest.Store(t, time.Now))
+				w := newFixture(t, dynamotest.Store(t, time.Now))
 				s := w.service("p", w.store)
 				w.users(s, "owner", "admin", "admin2", "member", "member2", "stranger", "new")
 				id := w.group(s, "owner", "member", "member2")
@@ -107,15 +107,15 @@ func TestAuthorizationMatrix(t *testing.T) {
 	}
 }
 
-func remove(user string) func(w *harness, s *chat.Service, id, caller string) error {
-	return func(w *harness, s *chat.Service, id, caller string) error {
+func remove(user string) func(w *fixture, s *chat.Service, id, caller string) error {
+	return func(w *fixture, s *chat.Service, id, caller string) error {
 		return changeMember(w.ctx, s, chat.OpRemove, chat.MemberChange{Caller: caller, ChatID: id, UserID: user})
 	}
 }
 
 func TestJoinLeaveJoin(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat")
 		c, err := s.CreateGroup(w.ctx,
@@ -191,7 +191,7 @@ func TestJoinLeaveJoin(t *testing.T) {
 // L-072, L-182: at 99 members one of many concurrent additions fits.
 func TestLastPlace(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		services := []*chat.Service{w.service("p", st), w.service("q", st)}
 		members := numbered("u", 98)
 		late := numbered("late", 50)
@@ -229,7 +229,7 @@ func TestLastPlace(t *testing.T) {
 // caller gets the truth.
 func TestConcurrentChangesOfOneMember(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		services := []*chat.Service{w.service("p", st), w.service("q", st)}
 		w.users(services[0], "ann", "bob", "cat")
 		id := w.group(services[0], "ann", "bob")
@@ -296,7 +296,7 @@ func (s *torn) BatchGet(ctx context.Context, keys []store.Key, c store.Consisten
 // A member who moves from pending to member while the rows are read is in neither of
 // them, and still is found.
 func TestTornReads(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	dying := &crash{Store: w.store}
 	dying.left.Store(1)
 	healthy := w.service("q", w.store)
@@ -332,7 +332,7 @@ func TestTornReads(t *testing.T) {
 // caller is gone and the request was not seen, is answered like the first (found by
 // the explorer).
 func TestLateLeave(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	healthy := w.service("q", w.store)
 	w.users(healthy, "ann", "bob")
 	id := w.group(healthy, "ann", "bob")
@@ -353,7 +353,7 @@ func TestLateLeave(t *testing.T) {
 // has moved on.
 func TestMemberRequestsReplay(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat", "dan")
 		id := w.group(s, "ann", "bob")
@@ -399,7 +399,7 @@ func TestMemberRequestsReplay(t *testing.T) {
 
 func TestMarkReadAndDelivered(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		var mu sync.Mutex
 		var receipts []table.UserChat
 		s := w.service("p", st, func(c *chat.Config) {

@@ -18,7 +18,7 @@ import (
 )
 
 // checkPeer holds what a row says of the other person of a direct chat against that one's.
-func (w *harness) checkPeer(row table.UserChat) {
+func (w *fixture) checkPeer(row table.UserChat) {
 	w.t.Helper()
 	two := w.chat(row.ChatID).DirectUsers
 	if len(two) == 0 {
@@ -38,7 +38,7 @@ func (w *harness) checkPeer(row table.UserChat) {
 // pair is a direct chat of ann and bob, in which ann has sent some messages, and what the
 // hook for receipts is called with.
 type pair struct {
-	*harness
+	*fixture
 	svc *chat.Service
 	id  string
 
@@ -49,7 +49,7 @@ type pair struct {
 
 func newPair(t *testing.T, st store.Store, sends int, change ...func(*chat.Config)) *pair {
 	t.Helper()
-	p := &pair{harness: newHarness(t, st), reported: map[string]table.UserChat{}}
+	p := &pair{fixture: newFixture(t, st), reported: map[string]table.UserChat{}}
 	p.svc = p.service("p", st, append(change, p.listen)...)
 	p.users(p.svc, "ann", "bob")
 	c, err := p.svc.CreateDirect(p.ctx, chat.CreateDirect{Caller: "ann", Other: "bob"})

@@ -34,7 +34,7 @@ func (c *calls) Transact(ctx context.Context, p store.Plan) error {
 // L-050: the second phase takes as long as its store calls: one read for each plan of 24 members,
 // the first of which brings the block lists, and no wait between them.
 func TestSecondPhaseWaitsForNothing(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	st, waits := &calls{Store: w.store}, 0
 	s := w.service("p", st, func(c *chat.Config) {
 		c.Sleep = func(ctx context.Context, _ time.Duration) error { waits++; return ctx.Err() }

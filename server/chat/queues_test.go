@@ -70,8 +70,8 @@ func TestLeadIsPassedOn(t *testing.T) {
 	}
 }
 
-// stage runs commands one by one, on a signal, and records who had a turn.
-type stage struct {
+// queueFixture runs commands one by one, on a signal, and records who had a turn.
+type queueFixture struct {
 	*queues
 	began, end chan struct{}
 	want       int // commands that wait
@@ -79,8 +79,8 @@ type stage struct {
 	turns      []string // the callers of each group, in order
 }
 
-func newStage(waiting, heads int) *stage {
-	s := &stage{began: make(chan struct{}), end: make(chan struct{})}
+func newQueueFixture(waiting, heads int) *queueFixture {
+	s := &queueFixture{began: make(chan struct{}), end: make(chan struct{})}
 	s.queues = newQueues(queueConfig{Waiting: waiting, Heads: heads,
 		Execute: func(_ context.Context, q *queuedChat, group []*queuedCommand) ([]plan.Outcome, error) {
 			var who []string
@@ -98,20 +98,20 @@ func newStage(waiting, heads int) *stage {
 	return s
 }
 
-func (s *stage) send(wg *sync.WaitGroup, caller string, n int) {
+func (s *queueFixture) send(wg *sync.WaitGroup, caller string, n int) {
 	send := command.Send{Caller: caller, ChatID: "c", ClientMessageID: fmt.Sprint(caller, n), Content: "x", ContentType: 1}
 	m := &command.Message{Send: send, Idempotency: send.Idempotency()}
 	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &queuedCommand{Caller: caller, Send: m}) })
 	s.sync()
 }
 
-func (s *stage) alone(wg *sync.WaitGroup, caller string) {
+func (s *queueFixture) alone(wg *sync.WaitGroup, caller string) {
 	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &queuedCommand{Caller: caller}) })
 	s.sync()
 }
 
 // sync waits until what was begun last is in its place.
-func (s *stage) sync() {
+func (s *queueFixture) sync() {
 	for s.want++; s.Waiting("c") != s.want; {
 		runtime.Gosched()
 	}
@@ -121,7 +121,7 @@ func (s *stage) sync() {
 // of a user who has 60 waiting, and waits for one other command at most, however many
 // there are.
 func TestCallersHaveTurns(t *testing.T) {
-	s := newStage(1000, 64)
+	s := newQueueFixture(1000, 64)
 	var wg sync.WaitGroup
 	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &queuedCommand{Caller: "a"}) })
 	<-s.began
@@ -241,7 +241,7 @@ func TestFairQueueKeepsOrder(t *testing.T) {
 
 // A queue that is full refuses, and serves the others.
 func TestFull(t *testing.T) {
-	s := newStage(2, 64)
+	s := newQueueFixture(2, 64)
 	var wg sync.WaitGroup
 	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &queuedCommand{}) })
 	<-s.began

@@ -58,10 +58,10 @@ func (s *positions) Transact(ctx context.Context, p store.Plan) error {
 }
 
 // readers is a chat of three with twenty messages.
-func readers(t *testing.T) (*harness, *positions, *chat.Service, string) {
+func readers(t *testing.T) (*fixture, *positions, *chat.Service, string) {
 	t.Helper()
 	st := &positions{Store: storetest.NewMemory(time.Now), reported: map[string]int64{}}
-	w := newHarness(t, st.Store)
+	w := newFixture(t, st.Store)
 	svc := w.service("p", st, func(c *chat.Config) {
 		c.Receipt = func(row table.UserChat, _ table.Head) {
 			st.mu.Lock()

@@ -30,7 +30,7 @@ func (b *creating) BatchGet(ctx context.Context, keys []store.Key, c store.Consi
 // on a healthy system.
 func TestLeaversAreNoRetries(t *testing.T) {
 	for _, elsewhere := range []bool{false, true} {
-		w := newHarness(t, dynamotest.Store(t, time.Now))
+		w := newFixture(t, dynamotest.Store(t, time.Now))
 		users := numbered("u", 6)
 		st, retries, reads := &creating{Store: w.store}, 0, 0
 		s := w.service("p", st, func(c *chat.Config) {

@@ -27,7 +27,7 @@ func (b *between) Transact(ctx context.Context, p store.Plan) error {
 // also where another change came between the read of the row and its write.
 func TestARevisionIsOneState(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		reported := map[int64]table.UserChat{}
 		receipts := func(c *chat.Config) {
 			c.Receipt = func(row table.UserChat, _ table.Head) {

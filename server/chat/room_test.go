@@ -12,7 +12,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-func (w *harness) tooMany(err error, user string) {
+func (w *fixture) tooMany(err error, user string) {
 	w.t.Helper()
 	many := new(chat.TooManyChats)
 	if !errors.Is(err, chat.ErrTooManyChats) || !errors.As(err, &many) || many.UserID != user {
@@ -24,7 +24,7 @@ func (w *harness) tooMany(err error, user string) {
 // added; leaving one makes room again.
 func TestLimitOfChats(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s := w.service("p", st, func(c *chat.Config) { c.Chats = 3 })
 		w.users(s, "ann", "bob", "cat", "dan")
 		ids := make([]string, 3)
@@ -57,7 +57,7 @@ func TestLimitOfChats(t *testing.T) {
 // limit holds exactly.
 func TestLimitOfChatsAtOnce(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s := w.service("p", st, func(c *chat.Config) { c.Chats = 5 })
 		owners := numbered("o", 12)
 		w.users(s, append(owners, "bob", "cat")...)
@@ -95,7 +95,7 @@ func TestLimitOfChatsAtOnce(t *testing.T) {
 // before the first plan that changes it.
 func TestChatsOfOlderUsersAreCounted(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s := w.service("p", st, func(c *chat.Config) { c.Chats = 4 })
 		w.users(s, "ann", "bob", "cat", "dan")
 		id, other := w.group(s, "ann", "bob", "cat"), w.group(s, "ann", "bob", "cat")
@@ -158,7 +158,7 @@ func TestChatsOfOlderUsersAreCounted(t *testing.T) {
 }
 
 // checkRows holds the users' rows against the memberships.
-func (w *harness) checkRows() {
+func (w *fixture) checkRows() {
 	w.t.Helper()
 	in := map[string]int64{}
 	roles := map[[2]string]table.Role{}
@@ -190,7 +190,7 @@ func (w *harness) checkRows() {
 }
 
 // checkLeft holds the rows of a chat that was left against each other.
-func (w *harness) checkLeft(user string, r store.Row) {
+func (w *fixture) checkLeft(user string, r store.Row) {
 	w.t.Helper()
 	row := table.UserChatFrom(user, r.Key.SK, r.Item)
 	if strings.HasPrefix(r.Key.SK, "#") {
@@ -211,7 +211,7 @@ func (w *harness) checkLeft(user string, r store.Row) {
 // the membership: whoever left cannot send, and can be added again.
 func TestChatsLeftUnderAnEarlierRelease(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat")
 		id := w.group(s, "ann", "bob", "cat")

@@ -49,7 +49,7 @@ func (s *strict) Query(ctx context.Context, q store.Query) (store.Page, error) {
 	return s.Store.Query(ctx, q)
 }
 
-func (w *harness) events(id string) []event.Event {
+func (w *fixture) events(id string) []event.Event {
 	w.t.Helper()
 	var out []event.Event
 	for _, r := range w.scan(store.Events) {
@@ -77,7 +77,7 @@ func (w *harness) events(id string) []event.Event {
 // membership_version on, and its time is the server's.
 func TestEveryChange(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		s := w.service("p", &strict{st, t}, func(c *chat.Config) { c.Clock = func() time.Time { return now } })
 		w.users(s, "ann", "bob", "cat")
@@ -130,7 +130,7 @@ func TestEveryChange(t *testing.T) {
 // L-015, L-030 to L-033, L-110 to L-114, L-116, L-188, L-189: rows and events of a
 // chat's life, field by field.
 func TestRowsAndEvents(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := w.service("p", w.store, func(c *chat.Config) { c.Clock = func() time.Time { return now } })
 	w.users(s, "ann", "bob", "cat")
@@ -210,7 +210,7 @@ func TestRowsAndEvents(t *testing.T) {
 // store at its version or beyond.
 func TestCommitsAreReportedAfterTheStoreHasThem(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		reported := 0
 		s := w.service("p", st, func(c *chat.Config) {
 			c.Committed = func(c chat.Commit) {
@@ -238,7 +238,7 @@ func TestCommitsAreReportedAfterTheStoreHasThem(t *testing.T) {
 // way of, goes again and is complete in the end.
 func TestThrottledCreation(t *testing.T) {
 	for _, err := range []error{store.ErrThrottled, store.ErrConflict} {
-		w := newHarness(t, dynamotest.Store(t, time.Now))
+		w := newFixture(t, dynamotest.Store(t, time.Now))
 		g := newGate(w.store)
 		s := w.service("p", g)
 		users := numbered("u", 99)
@@ -286,7 +286,7 @@ func (o *often) Transact(ctx context.Context, p store.Plan) error {
 // L-043: while a group's members are on their way in, those who are in can send,
 // and the others are no members yet.
 func TestSendDuringCreation(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	s := w.service("p", w.store)
 	w.users(s, "ann", "bob", "cat")
 	dying := &crash{Store: w.store}

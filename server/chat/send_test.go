@@ -21,7 +21,7 @@ import (
 // for every version once and in order.
 func TestSendsShareTheQueue(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat")
 		id := w.group(s, "ann", "bob", "cat")
@@ -48,7 +48,7 @@ func TestSendsShareTheQueue(t *testing.T) {
 
 func TestSendAnswersAndStores(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "eve")
 		id := w.group(s, "ann", "bob")
@@ -97,7 +97,7 @@ func TestSendAnswersAndStores(t *testing.T) {
 
 func TestSendReplays(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		s, other := w.service("p", st), w.service("q", st)
 		w.users(s, "ann", "bob")
 		id := w.group(s, "ann", "bob")
@@ -141,7 +141,7 @@ func TestSendReplays(t *testing.T) {
 // is stored once and all get the same answer.
 func TestConcurrentReplays(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		services := []*chat.Service{w.service("p", st), w.service("q", st)}
 		w.users(services[0], "ann", "bob")
 		id := w.group(services[0], "ann", "bob")
@@ -200,7 +200,7 @@ func TestConcurrentReplays(t *testing.T) {
 // of strangers and repetitions.
 func TestGroupDropsOnlyWhatFailed(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newHarness(t, st)
+		w := newFixture(t, st)
 		hold := newGate(st)
 		s := w.service("p", hold)
 		w.users(s, "ann", "bob", "eve")
@@ -239,7 +239,7 @@ func TestGroupDropsOnlyWhatFailed(t *testing.T) {
 
 // The context of a caller concerns that caller only.
 func TestCancelledCallers(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold)
 	w.users(s, "ann", "bob")
@@ -286,7 +286,7 @@ func TestCancelledCallers(t *testing.T) {
 // A leader whose context ends while it would wait for a retry goes, and the others
 // of its group are carried out.
 func TestLeaderGoesBeforeARetry(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold)
 	w.users(s, "ann", "bob")
@@ -326,7 +326,7 @@ func TestLeaderGoesBeforeARetry(t *testing.T) {
 // A leader that leaves takes neither its group nor the repetitions of its own send
 // with it.
 func TestRepetitionsOutliveTheLeader(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold)
 	w.users(s, "ann", "bob")
@@ -366,7 +366,7 @@ func TestRepetitionsOutliveTheLeader(t *testing.T) {
 
 // A panic in a hook or in the store ends the group it happened in, and nothing else.
 func TestPanicDoesNotWedgeTheChat(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold)
 	w.users(s, "ann", "bob")
@@ -405,7 +405,7 @@ func TestPanicDoesNotWedgeTheChat(t *testing.T) {
 // A command that a clock a year ahead dated does not date the chat for a year: neither
 // its next message nor its place in lists, nor what a user changes for themselves.
 func TestAClockThatJumpedDatesNothing(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	now := time.UnixMilli(2_000_000_000_000)
 	s := w.service("p", w.store, func(c *chat.Config) { c.Clock = func() time.Time { return now } })
 	w.users(s, "ann", "bob")
@@ -436,7 +436,7 @@ func TestAClockThatJumpedDatesNothing(t *testing.T) {
 
 // Stamps never go back with a clock that does, by up to five minutes, also over a restart.
 func TestStampsNeverGoBack(t *testing.T) {
-	w := newHarness(t, dynamotest.Store(t, time.Now))
+	w := newFixture(t, dynamotest.Store(t, time.Now))
 	now := time.UnixMilli(2_000_000_000_000)
 	clock := func(c *chat.Config) { c.Clock = func() time.Time { return now } }
 	s := w.service("p", w.store, clock)

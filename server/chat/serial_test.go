@@ -181,8 +181,8 @@ func checkSerial(t *testing.T, model porcupine.Model, history []porcupine.Operat
 // to the store.
 func serialHistory(
 	t *testing.T, st store.Store, ways [2]store.Store, seed uint64,
-) (*harness, []porcupine.Operation, group) {
-	w := newHarness(t, st)
+) (*fixture, []porcupine.Operation, group) {
+	w := newFixture(t, st)
 	small := func(c *chat.Config) { c.Members = serialSize }
 	services := []*chat.Service{w.service("p", ways[0], small), w.service("q", ways[1], small)}
 	users := numbered(fmt.Sprintf("s%d_", seed), 6)
@@ -233,7 +233,7 @@ func serialHistory(
 }
 
 // perform carries a call out.
-func perform(w *harness, s *chat.Service, id string, users []string, c call, request string) reply {
+func perform(w *fixture, s *chat.Service, id string, users []string, c call, request string) reply {
 	var err error
 	var r reply
 	if c.op == "send" {

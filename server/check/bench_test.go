@@ -16,7 +16,7 @@ import (
 // BenchmarkCheck tells how many messages a second are checked: of 200 bytes, in 64 chats.
 func BenchmarkCheck(b *testing.B) {
 	const messages, chats = 20_000, 64
-	h := &harness{dir: b.TempDir()}
+	h := &fixture{dir: b.TempDir()}
 	eng, err := backend.Open(config(h.dir))
 	testkit.Must(b, err)
 	s, err := chat.New(b.Context(),

@@ -79,7 +79,7 @@ func TestDamage(t *testing.T) {
 			if !has(list, c.kind) {
 				t.Fatalf("found %v", list)
 			}
-			var backup *harness
+			var backup *fixture
 			if c.backup {
 				backup = sound
 			}

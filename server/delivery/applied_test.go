@@ -9,7 +9,7 @@ import (
 
 // A hub has applied a change if it has gone to all streams that must get it, and not before.
 func TestApplied(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	w.send("alice", id, "one")
 	is := func(what string, d delivery.Delivery, want bool) {

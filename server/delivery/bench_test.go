@@ -14,7 +14,7 @@ import (
 // What it costs that something may have been lost: each of 300 streams of three
 // users, in 20 chats, synchronises again.
 func BenchmarkInvalidateAll(b *testing.B) {
-	w := newHarness(b, func(c *delivery.Config) { c.Spread, c.MaxStreams = time.Millisecond, 100 })
+	w := newFixture(b, func(c *delivery.Config) { c.Spread, c.MaxStreams = time.Millisecond, 100 })
 	for range 20 {
 		w.group(table.All, "alice", "bob", "carol")
 	}
@@ -53,7 +53,7 @@ func BenchmarkInvalidateAll(b *testing.B) {
 // full list or a token, and when they are open.
 func BenchmarkManyChats(b *testing.B) {
 	const chats, streams = 10_000, 10
-	w := newHarness(b, nil)
+	w := newFixture(b, nil)
 	for i := range chats {
 		w.put(i, "bob")
 	}

@@ -44,7 +44,7 @@ func TestRemovalIsShownOnce(t *testing.T) {
 	}{"walked": {true, true}, "alone": {false, true}, "by repair": {true, false}, "by repair, alone": {false, false}} {
 		t.Run(name, func(t *testing.T) {
 			source := &counted{}
-			w := newHarness(t, func(cfg *delivery.Config) {
+			w := newFixture(t, func(cfg *delivery.Config) {
 				shortSpread(cfg)
 				source.Source = cfg.Source
 				cfg.Source = source
@@ -102,7 +102,7 @@ func TestRemovalIsShownOnce(t *testing.T) {
 // whichever of their deliveries are lost.
 func TestRemovalAfterRemoval(t *testing.T) {
 	for lost := range 8 {
-		w := newHarness(t, nil)
+		w := newFixture(t, nil)
 		id := w.group(table.All, "alice", "bob")
 		d := w.open("bob", "", known(id, 0))
 		w.open("alice", "", known(id, 0))
@@ -145,7 +145,7 @@ func TestRemovalAfterRemoval(t *testing.T) {
 // A removal that finds no room ends the stream like any other frame: whoever was to be
 // notified must come again.
 func TestRemovalThatFindsNoRoomEndsTheStream(t *testing.T) {
-	w := newHarness(t, func(c *delivery.Config) { c.Limits.Frames = 5 })
+	w := newFixture(t, func(c *delivery.Config) { c.Limits.Frames = 5 })
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("bob", "", known(id, 2))
 	a := w.open("alice", "", known(id, 2))
@@ -163,7 +163,7 @@ func TestRemovalThatFindsNoRoomEndsTheStream(t *testing.T) {
 // The hub walks the chat again, from a version on that lies beyond an addition that never
 // came: it knows nothing of what the removed user's stream has missed.
 func TestAdditionBeforeTheHubWalks(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("bob", "", known(id, 0))
 	change := chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob", Role: table.Member}

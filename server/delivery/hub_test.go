@@ -14,7 +14,7 @@ import (
 )
 
 func TestLiveToTwoDevices(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	one, two, own := w.open("bob", "", known(id, 0)), w.open("bob", "", known(id, 0)), w.open("alice", "", known(id, 0))
 	for i := range 20 {
@@ -30,7 +30,7 @@ func TestLiveToTwoDevices(t *testing.T) {
 }
 
 func TestAdditionReachesOpenStream(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	d := w.open("bob", "")
 	id := w.group(table.All, "alice", "bob")
 	w.performWork()
@@ -43,7 +43,7 @@ func TestAdditionReachesOpenStream(t *testing.T) {
 }
 
 func TestAdditionToChatWithStreams(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.SinceJoined, "alice", "bob")
 	w.open("alice", "", known(id, 0))
 	w.send("alice", id, "before")
@@ -62,7 +62,7 @@ func TestAdditionToChatWithStreams(t *testing.T) {
 }
 
 func TestRemovedMemberSeesTheRemovalAndNothingAfter(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob", "carol")
 	d := w.open("bob", "", known(id, 0))
 	c := w.open("carol", "", known(id, 0))
@@ -87,7 +87,7 @@ func TestRemovedMemberSeesTheRemovalAndNothingAfter(t *testing.T) {
 // The removal's delivery is lost; the repair brings it although it carries no
 // event, because it names the target.
 func TestLostRemovalIsRepaired(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	w.deliver = func(delivery.Delivery) {}
 	_, err := w.chats.Change(w.ctx, chat.OpAdd,
@@ -111,7 +111,7 @@ func TestLostRemovalIsRepaired(t *testing.T) {
 // A repair announces many changes at once. Those that lie before the chat's first stream
 // are not walked, though the last one is: their targets are checked all the same.
 func TestRepairOfManyChanges(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("carol", "", known(id, 0)) // who has the chat by other means
 	d.left[id] = false
@@ -137,7 +137,7 @@ func TestRepairOfManyChanges(t *testing.T) {
 
 // A hole is made by dropping a delivery that another follows.
 func TestHoleIsReadOnce(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	a, b := w.open("alice", "", known(id, 0)), w.open("bob", "", known(id, 0))
 	n := 0
@@ -158,7 +158,7 @@ func TestHoleIsReadOnce(t *testing.T) {
 }
 
 func TestOrderAndRepetitionDoNotMatter(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	b := w.open("bob", "", known(id, 0))
 	var late []delivery.Delivery
@@ -179,7 +179,7 @@ func TestOrderAndRepetitionDoNotMatter(t *testing.T) {
 }
 
 func TestForeignGenerationIsDropped(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	b := w.open("bob", "", known(id, 0))
 	w.deliver = func(d delivery.Delivery) { d.Generation = "g0"; w.hub.Deliver(d) }
@@ -191,7 +191,7 @@ func TestForeignGenerationIsDropped(t *testing.T) {
 }
 
 func TestSlowStreamEndsWithoutItsNeighbour(t *testing.T) {
-	w := newHarness(t, func(c *delivery.Config) { c.Limits.Frames = 50 })
+	w := newFixture(t, func(c *delivery.Config) { c.Limits.Frames = 50 })
 	id := w.group(table.All, "alice", "bob")
 	slow, fast := w.open("bob", "", known(id, 0)), w.open("alice", "", known(id, 0))
 	for i := range 60 {
@@ -209,7 +209,7 @@ func TestSlowStreamEndsWithoutItsNeighbour(t *testing.T) {
 }
 
 func TestResumeReplaysKnownChats(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	first := w.open("bob", "", known(id, 0))
 	w.send("alice", id, "one")
@@ -228,7 +228,7 @@ func TestResumeReplaysKnownChats(t *testing.T) {
 }
 
 func TestTooFarBehindIsReset(t *testing.T) {
-	w := newHarness(t, func(c *delivery.Config) { c.MaxReplay = 10 })
+	w := newFixture(t, func(c *delivery.Config) { c.MaxReplay = 10 })
 	id := w.group(table.All, "alice", "bob")
 	for i := range 20 {
 		w.send("alice", id, fmt.Sprint(i))
@@ -246,7 +246,7 @@ func TestTooFarBehindIsReset(t *testing.T) {
 // Commits fall between each two steps of an opening.
 func TestOpeningMissesNothing(t *testing.T) {
 	for _, asKnown := range []bool{true, false} {
-		w := newHarness(t, nil)
+		w := newFixture(t, nil)
 		id := w.group(table.All, "alice", "bob")
 		var kn []*deliveryv1.KnownChat
 		if asKnown {
@@ -268,7 +268,7 @@ func TestOpeningMissesNothing(t *testing.T) {
 }
 
 func TestManyChatsOfOneUser(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	var ids []string
 	for range 1000 {
 		ids = append(ids, w.group(table.All, "alice", "bob"))
@@ -299,7 +299,7 @@ func TestManyChatsOfOneUser(t *testing.T) {
 }
 
 func TestStrangersChatAnswersLeft(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("carol", "", known(id, 0), known("chat_00000000000000000000000000", 5))
 	if !d.left[id] || !d.left["chat_00000000000000000000000000"] {
@@ -314,7 +314,7 @@ func TestStrangersChatAnswersLeft(t *testing.T) {
 
 // A user has ten streams; the oldest goes for a new one (S-29).
 func TestSec_S_29_StreamsOfAUserAreBounded(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	var all []*device
 	for range 11 {
 		all = append(all, w.open("bob", ""))
@@ -328,7 +328,7 @@ func TestSec_S_29_StreamsOfAUserAreBounded(t *testing.T) {
 }
 
 func TestAckExtendAndLease(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("bob", "", known(id, 0))
 	w.send("alice", id, "one")
@@ -370,7 +370,7 @@ func TestAckExtendAndLease(t *testing.T) {
 // Who asks which streams are to be ended does not hold up the others, and those that end
 // meanwhile are left alone.
 func TestEndRevokedBesideOthers(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	d, other := w.open("bob", ""), w.open("ann", "")
 	w.hub.EndRevoked(func(p auth.Principal) bool {
 		w.hub.Close(d.s) // takes the hub's lock
@@ -388,7 +388,7 @@ func TestEndRevokedBesideOthers(t *testing.T) {
 // Streams end with their token, with its session, and with the server (S-14).
 
 func TestSec_S_14_ExpiryRevocationDrain(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	ends := map[deliveryv1.EndCode]func(){
 		deliveryv1.EndCode_END_CODE_TOKEN_EXPIRED: func() { w.now = w.now.Add(time.Hour); w.hub.Tick() },
 		deliveryv1.EndCode_END_CODE_SESSION_REVOKED: func() {
@@ -435,7 +435,7 @@ func TestSec_S_14_ExpiryRevocationDrain(t *testing.T) {
 // A mark set by another device while the stream was closed comes with the opening,
 // although no event shows it.
 func TestOwnStateOfKnownChat(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	w.send("alice", id, "one")
 	w.now = w.now.Add(time.Hour)

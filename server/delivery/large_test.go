@@ -9,7 +9,7 @@ import (
 )
 
 // largeGroup makes a group of n members, alice among them, and a device of each.
-func (w *harness) largeGroup(n int) (chatID string, devices []*device) {
+func (w *fixture) largeGroup(n int) (chatID string, devices []*device) {
 	w.t.Helper()
 	members := []string{"alice"}
 	for i := 1; i < n; i++ {
@@ -27,7 +27,7 @@ func (w *harness) largeGroup(n int) (chatID string, devices []*device) {
 // A group of 1,000 has the same rules as one of two: every device sees every message once
 // and in order, those who leave and who come in between what is theirs.
 func TestThousandMembers(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id, devices := w.largeGroup(1000)
 	for i := range 5 {
 		w.send("alice", id, fmt.Sprint("text ", i))
@@ -67,7 +67,7 @@ func TestThousandMembers(t *testing.T) {
 func BenchmarkMembers(b *testing.B) {
 	for _, n := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			w := newHarness(b, nil)
+			w := newFixture(b, nil)
 			id, devices := w.largeGroup(n)
 			b.ReportAllocs()
 			for b.Loop() {

@@ -21,7 +21,7 @@ func (d *device) profiles(user string) (versions []int64) {
 // A newer profile is announced to the person's own streams and to those of people who share a
 // chat, once each, whatever the number of chats; to nobody else, and without a read.
 func TestProfileChanged(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	first := w.group(table.All, "alice", "bob")
 	second := w.group(table.All, "bob", "alice", "carol")
 	w.change(chat.OpRemove, chat.MemberChange{Caller: "bob", ChatID: second, UserID: "carol"})

@@ -73,7 +73,7 @@ func watch(s *watched) func(*delivery.Config) {
 func TestNothingGoesOutBeforeItIsDurable(t *testing.T) {
 	source, waits, read := &watched{}, 0, false
 	var d *device
-	w := newHarness(t, func(c *delivery.Config) {
+	w := newFixture(t, func(c *delivery.Config) {
 		watch(source)(c)
 		c.Durable = func(context.Context) error {
 			if _, frames, _ := d.s.Take(100); len(frames) > 0 {
@@ -149,7 +149,7 @@ func TestNothingGoesOutBeforeItIsDurable(t *testing.T) {
 
 // Another user's stream cannot be found, though it is open.
 func TestStreamOfAnotherUser(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	d := w.open("bob", "")
 	if s, err := w.hub.Stream("bob", d.s.ID()); err != nil || s != d.s {
 		t.Errorf("the own stream: %v", err)
@@ -162,7 +162,7 @@ func TestStreamOfAnotherUser(t *testing.T) {
 // A mute elsewhere changes the user's row alone: a stream with a token shows the chat,
 // whether or not the client names it.
 func TestOwnRowAloneChanged(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id, quiet := w.group(table.All, "alice", "bob"), w.group(table.All, "alice", "bob")
 	w.now = w.now.Add(time.Hour)
 	first := w.open("bob", "")
@@ -191,7 +191,7 @@ func TestOwnRowAloneChanged(t *testing.T) {
 // they take.
 func TestTokenIsOlderThanTheFirstRead(t *testing.T) {
 	source := &watched{}
-	w := newHarness(t, watch(source))
+	w := newFixture(t, watch(source))
 	w.group(table.All, "alice", "bob")
 	at := func(d *device) time.Time {
 		d.take()
@@ -230,7 +230,7 @@ func TestOldReceiptsAreFound(t *testing.T) {
 		"both at the limits": {80 * time.Second, 20 * time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newHarness(t, shortSpread)
+			w := newFixture(t, shortSpread)
 			id := w.group(table.All, "alice", "bob")
 			w.send("alice", id, "x")
 			w.now = w.now.Add(time.Hour)
@@ -263,7 +263,7 @@ func TestOldReceiptsAreFound(t *testing.T) {
 func TestManyChangesDuringAnOpening(t *testing.T) {
 	for _, again := range []bool{true, false} {
 		source := &watched{}
-		w := newHarness(t, watch(source))
+		w := newFixture(t, watch(source))
 		id := w.group(table.SinceJoined, "alice", "bob")
 		w.send("alice", id, "first")
 		w.open("alice", "", known(id, 0)) // who has the hub walk the chat
@@ -305,7 +305,7 @@ func TestManyChangesDuringAnOpening(t *testing.T) {
 // A stream that opens may be ahead of its hub: what the hub catches up with is new for
 // the others only.
 func TestStreamAheadOfItsHub(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	a := w.open("alice", "", known(id, 0))
 	w.lose()
@@ -329,7 +329,7 @@ func TestStreamAheadOfItsHub(t *testing.T) {
 func TestJoinIsTriedAgain(t *testing.T) {
 	for _, which := range []string{"UserChatsOf", "Heads", "Overviews"} {
 		source := &watched{}
-		w := newHarness(t, watch(source))
+		w := newFixture(t, watch(source))
 		d := w.open("bob", "")
 		failures := 0
 		source.before = func(read string) error {
@@ -361,7 +361,7 @@ func TestJoinIsTriedAgain(t *testing.T) {
 
 // What is missing may come by itself for 20 ms.
 func TestGapWaits(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("bob", "", known(id, 0))
 	w.performWork()
@@ -392,7 +392,7 @@ func TestGapWaits(t *testing.T) {
 // What was shown is not shown again: an older delivery, with content or without, changes
 // nothing and costs nothing.
 func TestOlderDeliveryChangesNothing(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("bob", "", known(id, 0))
 	for i := range 5 {
@@ -420,7 +420,7 @@ func TestOlderDeliveryChangesNothing(t *testing.T) {
 
 // A stream lives a day, however often it is extended.
 func TestLifetime(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	d := w.open("bob", "")
 	w.must(w.hub.Extend("bob", "s", d.s.ID(), w.now.Add(48*time.Hour)))
 	w.now = w.now.Add(24*time.Hour - time.Second)

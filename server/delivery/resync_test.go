@@ -16,7 +16,7 @@ import (
 func shortSpread(c *delivery.Config) { c.Spread = 100 * time.Millisecond }
 
 // lose has all deliveries lost from now on.
-func (w *harness) lose() { w.deliver = func(delivery.Delivery) {} }
+func (w *fixture) lose() { w.deliver = func(delivery.Delivery) {} }
 
 // showsAll demands that the stream alone brought the device up to date.
 func (d *device) showsAll(chatID string) {
@@ -29,7 +29,7 @@ func (d *device) showsAll(chatID string) {
 }
 
 func TestMarkedStreamsFindWhatWasLost(t *testing.T) {
-	w := newHarness(t, shortSpread)
+	w := newFixture(t, shortSpread)
 	id := w.group(table.All, "alice", "bob")
 	a, b := w.open("alice", "", known(id, 0)), w.open("bob", "", known(id, 0))
 	w.performWork()
@@ -63,7 +63,7 @@ func TestMarkedStreamsFindWhatWasLost(t *testing.T) {
 }
 
 func TestMarkedStreamsFindLostMemberships(t *testing.T) {
-	w := newHarness(t, shortSpread)
+	w := newFixture(t, shortSpread)
 	kept, left, again := w.group(table.All, "alice", "bob"), w.group(table.All, "alice", "bob"),
 		w.group(table.SinceJoined, "alice", "bob")
 	d := w.open("bob", "", known(kept, 0), known(left, 0), known(again, 0))
@@ -103,7 +103,7 @@ func TestMarkedStreamsFindLostMemberships(t *testing.T) {
 }
 
 func TestMarkedStreamsFindLostReceipts(t *testing.T) {
-	w := newHarness(t, shortSpread)
+	w := newFixture(t, shortSpread)
 	id := w.group(table.All, "alice", "bob")
 	w.send("alice", id, "x")
 	d := w.open("bob", "")
@@ -125,7 +125,7 @@ func TestMarkedStreamsFindLostReceipts(t *testing.T) {
 }
 
 func TestMarkedWhileOpening(t *testing.T) {
-	w := newHarness(t, shortSpread)
+	w := newFixture(t, shortSpread)
 	id := w.group(table.All, "alice", "bob")
 	d := w.register("bob", "", known(id, 0))
 	_, err := d.s.Step(w.ctx)
@@ -161,7 +161,7 @@ func (s *interrupted) UserChats(ctx context.Context, user string) ([]table.UserC
 // A stream that is marked again starts over: what it has read may be older.
 func TestMarkedAgainMeanwhile(t *testing.T) {
 	source := &interrupted{}
-	w := newHarness(t, func(c *delivery.Config) {
+	w := newFixture(t, func(c *delivery.Config) {
 		shortSpread(c)
 		source.Source = c.Source
 		c.Source = source
@@ -189,7 +189,7 @@ func TestMarkedAgainMeanwhile(t *testing.T) {
 
 // A token must not be given before what it covers.
 func TestTokenOfASynchronisationComesLast(t *testing.T) {
-	w := newHarness(t, shortSpread)
+	w := newFixture(t, shortSpread)
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("bob", "", known(id, 0))
 	w.performWork()
@@ -224,7 +224,7 @@ func TestTokenOfASynchronisationComesLast(t *testing.T) {
 func TestSessionRevokedWhileAStreamOpens(t *testing.T) {
 	revoked := false
 	var hub *delivery.Hub
-	w := newHarness(t, func(c *delivery.Config) {
+	w := newFixture(t, func(c *delivery.Config) {
 		c.Revoked = func(p auth.Principal) bool {
 			if p.SessionID == "s" && hub.Stats().Streams != 1 {
 				t.Error("asked before the stream was registered")

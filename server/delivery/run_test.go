@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Run fills a hole by itself, in real time, and leaves no goroutine behind.
 func TestRunPerformsTheWork(t *testing.T) {
-	w := newHarness(t, func(c *delivery.Config) { c.Clock = time.Now })
+	w := newFixture(t, func(c *delivery.Config) { c.Clock = time.Now })
 	id := w.group(table.All, "alice", "bob")
 	b := w.open("bob", "", known(id, 0))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -46,7 +46,7 @@ func TestRunPerformsTheWork(t *testing.T) {
 
 // Many goroutines commit, deliver, open, mark and close at once; run with -race.
 func TestConcurrentUse(t *testing.T) {
-	w := newHarness(t, func(c *delivery.Config) { c.Clock, c.Spread = time.Now, time.Millisecond })
+	w := newFixture(t, func(c *delivery.Config) { c.Clock, c.Spread = time.Now, time.Millisecond })
 	id := w.group(table.All, "alice", "bob")
 	for i := range 40 {
 		w.send("alice", id, string(rune('a'+i%26)))

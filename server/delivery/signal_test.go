@@ -35,7 +35,7 @@ func (d *device) woken(what string) {
 // Whatever brings a stream frames wakes it: deliveries, gaps that are filled, memberships,
 // the user's own state, synchronisations, heartbeats, the end.
 func TestStreamsAreWoken(t *testing.T) {
-	w := newHarness(t, shortSpread)
+	w := newFixture(t, shortSpread)
 	id := w.group(table.All, "alice", "bob")
 	b := w.register("bob", "")
 	b.woken("hello")
@@ -80,7 +80,7 @@ func TestStreamsAreWoken(t *testing.T) {
 
 // All that one delivery brings a stream is there when it is woken.
 func TestOneDeliveryIsOneResponse(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	b := w.open("bob", "")
 	w.performWork()

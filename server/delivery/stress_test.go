@@ -9,6 +9,6 @@ import (
 
 func TestStress(t *testing.T) {
 	lifecycletest.Stress(t, func(t *testing.T) lifecycle.Service {
-		return lifecycle.Service{Name: "delivery", Run: newHarness(t, nil).hub.Run}
+		return lifecycle.Service{Name: "delivery", Run: newFixture(t, nil).hub.Run}
 	})
 }

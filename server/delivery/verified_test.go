@@ -11,7 +11,7 @@ import (
 // A hub that has verified the memberships of more than 65,536 chats without subscriptions forgets
 // some of them and keeps most. A forgotten one costs a read, after which it is verified again.
 func TestMoreVerifiedChatsThanTheHubHolds(t *testing.T) {
-	w := newHarness(t, nil)
+	w := newFixture(t, nil)
 	d := w.open("alice", "")
 	var groups []string
 	for range 100 {

@@ -29,7 +29,7 @@ const (
 
 // crashed is a log with its store on a disk, and what was promised of them.
 type crashed struct {
-	rig
+	fixture
 
 	mu     sync.Mutex
 	next   [crashChats]int64            // version that comes next
@@ -40,7 +40,7 @@ type crashed struct {
 
 func openCrashed(t *testing.T, disk *embeddedtest.Disk, bug func(store.Records) store.Records) *crashed {
 	t.Helper()
-	c := &crashed{rig: rig{disk: disk}, stored: map[string]bool{}, done: map[string]bool{},
+	c := &crashed{fixture: fixture{disk: disk}, stored: map[string]bool{}, done: map[string]bool{},
 		seen: map[kafka.Partition][]string{}}
 	c.open(t, func(cfg *Config) { cfg.Log = commitlog.NewLocal(bug(records.Of(c.store)), time.Now) })
 	c.tail.limit = 5000 // readers meet both the tail and the store

@@ -39,8 +39,8 @@ func topicsOf() []kafka.Topic {
 	}
 }
 
-// rig is a log on a disk in memory.
-type rig struct {
+// fixture is a log on a disk in memory.
+type fixture struct {
 	*Log
 	disk  *embeddedtest.Disk
 	store *embedded.Store
@@ -49,7 +49,7 @@ type rig struct {
 }
 
 // open opens the log again on what is on the disk; set changes its configuration.
-func (x *rig) open(t testing.TB, set func(*Config)) {
+func (x *fixture) open(t testing.TB, set func(*Config)) {
 	t.Helper()
 	x.store = x.disk.Open(t, x.clock)
 	now := time.Now
@@ -65,21 +65,21 @@ func (x *rig) open(t testing.TB, set func(*Config)) {
 	x.Log = testkit.Value(Open(t.Context(), cfg))(t)
 }
 
-func (x *rig) reopen(t testing.TB, set func(*Config)) {
+func (x *fixture) reopen(t testing.TB, set func(*Config)) {
 	t.Helper()
 	testkit.Must(t, x.store.Close())
 	x.open(t, set)
 }
 
-func newRig(t testing.TB, set func(*Config)) *rig {
+func newFixture(t testing.TB, set func(*Config)) *fixture {
 	t.Helper()
-	x := &rig{disk: embeddedtest.NewDisk(nil)}
+	x := &fixture{disk: embeddedtest.NewDisk(nil)}
 	x.open(t, set)
 	return x
 }
 
 // put stores the rows of events, and a row of the outbox that announces them.
-func (x *rig) put(t testing.TB, chat string, first int64, texts ...string) Publication {
+func (x *fixture) put(t testing.TB, chat string, first int64, texts ...string) Publication {
 	t.Helper()
 	p := Publication{Chat: chat, Last: first + int64(len(texts)) - 1}
 	o := table.Outbox{Shard: 3, ChatID: chat, FirstVersion: first, Count: int64(len(texts)), CreatedAt: 1}
@@ -135,7 +135,7 @@ func show(r *kafka.Record) string {
 }
 
 // all reads a partition from an offset to its end.
-func (x *rig) all(t testing.TB, p kafka.Partition, from int64, maxBytes int) (list []*kafka.Record) {
+func (x *fixture) all(t testing.TB, p kafka.Partition, from int64, maxBytes int) (list []*kafka.Record) {
 	t.Helper()
 	for {
 		got := testkit.Value(x.Read(t.Context(), p, from, maxBytes))(t)
@@ -153,7 +153,7 @@ func (x *rig) all(t testing.TB, p kafka.Partition, from int64, maxBytes int) (li
 }
 
 // everything shows the records of all partitions.
-func (x *rig) everything(t testing.TB, maxBytes int) (list []string) {
+func (x *fixture) everything(t testing.TB, maxBytes int) (list []string) {
 	t.Helper()
 	for _, topic := range x.Topics() {
 		for id := range topic.Partitions {
@@ -166,7 +166,7 @@ func (x *rig) everything(t testing.TB, maxBytes int) (list []string) {
 }
 
 // forms counts what the store has of a partition, by form.
-func (x *rig) forms(t testing.TB, p kafka.Partition) (refs, copies int) {
+func (x *fixture) forms(t testing.TB, p kafka.Partition) (refs, copies int) {
 	t.Helper()
 	part := testkit.Value(x.partition(p))(t)
 	for next := int64(0); ; {
@@ -227,7 +227,7 @@ func TestPublishedIsRead(t *testing.T) {
 		"another header":      header(3, "published_at", []byte("published")),
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := newRig(t, nil)
+			x := newFixture(t, nil)
 			p := x.put(t, chat, 1, "one", "two", "three")
 			change(p.Records[1])
 			search := plain(searchTopic, 1, "")
@@ -260,7 +260,7 @@ func TestPublishedIsRead(t *testing.T) {
 // Events whose versions are not those that the publication says are copies: a reference would lead to
 // another event.
 func TestVersionsOfAPublication(t *testing.T) {
-	x := newRig(t, nil)
+	x := newFixture(t, nil)
 	p := x.put(t, "chat_a", 5, "one", "two", "three")
 	p.Last++
 	testkit.Must(t, x.Publish(t.Context(), []Publication{p}))
@@ -273,7 +273,7 @@ func TestVersionsOfAPublication(t *testing.T) {
 // Small batches of references and copies, published in several generations of the store, are read in
 // order, in pieces of any size, each with its own generation.
 func TestReadAcrossBatches(t *testing.T) {
-	x := newRig(t, nil)
+	x := newFixture(t, nil)
 	at := kafka.Partition{Topic: chatsTopic, ID: commitlog.PartitionOf("chat_a", 4)}
 	var want []string
 	for n := range int64(240) {
@@ -307,7 +307,7 @@ func TestReadAcrossBatches(t *testing.T) {
 // future.
 func TestTimes(t *testing.T) {
 	now := time.UnixMilli(1_000_000)
-	x := &rig{disk: embeddedtest.NewDisk(nil), clock: func() time.Time { return now }}
+	x := &fixture{disk: embeddedtest.NewDisk(nil), clock: func() time.Time { return now }}
 	x.open(t, nil)
 	at := kafka.Partition{Topic: searchTopic, ID: 1}
 	for _, c := range []struct{ clock, own, want int64 }{
@@ -353,7 +353,7 @@ func TestTimes(t *testing.T) {
 // Topics that are missing are made; those that are not declared any more stay, as topics of search
 // events; one with another number of partitions is refused, with both numbers.
 func TestTopics(t *testing.T) {
-	x := newRig(t, nil)
+	x := newFixture(t, nil)
 	before := x.Topics()
 	testkit.Equal(t, "topics", len(before), 3)
 	testkit.Must(t, x.Add(t.Context(), kafka.Topic{Name: "more", Partitions: 1000, Kind: kafka.Chats}))
@@ -411,7 +411,7 @@ func TestTopics(t *testing.T) {
 // One call may have more records than a batch, and more bytes; a record that no batch can hold is
 // refused, and with it all of the call.
 func TestLargeCalls(t *testing.T) {
-	x := newRig(t, nil)
+	x := newFixture(t, nil)
 	var texts []string
 	for n := range 90 {
 		texts = append(texts, fmt.Sprint(n))

@@ -25,7 +25,7 @@ import (
 // A call of Publish whose positions are the higher ones may come first: readers find the others in
 // the store, in order, and later in memory.
 func TestLaterPositionsFirst(t *testing.T) {
-	x := newRig(t, nil)
+	x := newFixture(t, nil)
 	at := kafka.Partition{Topic: searchTopic}
 	part := testkit.Value(x.partition(at))(t)
 	early := []record.Record{{Value: []byte("early 0"), Time: 1}, {Value: []byte("early 1"), Time: 1}}
@@ -59,7 +59,7 @@ func TestLaterPositionsFirst(t *testing.T) {
 // The tail has at most so many bytes, of the last records; those of an idle partition go first, and
 // chunks that were trimmed leave nothing behind.
 func TestTailIsBounded(t *testing.T) {
-	x := newRig(t, nil)
+	x := newFixture(t, nil)
 	x.tail.limit = 100_000
 	publish := func(partition int32, bytes int) *kafka.Record {
 		r := plain(searchTopic, partition, string(make([]byte, bytes)))
@@ -109,7 +109,7 @@ func TestPublishersAndReaders(t *testing.T) {
 	const publishers, calls, readers = 4, 150, 6
 	for name, limit := range map[string]int{"tail": tailBytes, "mostly the store": 3000, "store": 0} {
 		t.Run(name, func(t *testing.T) {
-			x := newRig(t, nil)
+			x := newFixture(t, nil)
 			x.tail.limit = limit
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
@@ -150,7 +150,7 @@ func TestPublishersAndReaders(t *testing.T) {
 }
 
 // follow reads all partitions until it has so many records.
-func (x *rig) follow(ctx context.Context, total int, each bool) error {
+func (x *fixture) follow(ctx context.Context, total int, each bool) error {
 	var at []kafka.Position
 	for _, topic := range x.Topics() {
 		for id := range topic.Partitions {
@@ -185,7 +185,7 @@ func (x *rig) follow(ctx context.Context, total int, each bool) error {
 // A waiter is woken by its partitions alone, at once if there is something, and ends with its
 // context.
 func TestWait(t *testing.T) {
-	x := newRig(t, nil)
+	x := newFixture(t, nil)
 	zero, one := kafka.Partition{Topic: searchTopic}, kafka.Partition{Topic: searchTopic, ID: 1}
 	publish := func(p kafka.Partition) {
 		testkit.Must(t, x.Publish(t.Context(), []Publication{{Records: []*kafka.Record{plain(p.Topic, p.ID, "v")}}}))
@@ -219,7 +219,7 @@ func TestWait(t *testing.T) {
 // when all have it. A wake-up that is lost stops the test.
 func TestNoWakeUpIsLost(t *testing.T) {
 	const rounds, readers = 30_000, 2
-	x := newRig(t, nil)
+	x := newFixture(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	at := kafka.Partition{Topic: searchTopic}
@@ -258,7 +258,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 }
 
 // corrupt overwrites the batch that ends before an offset.
-func (x *rig) corrupt(t *testing.T, p kafka.Partition, end int64) {
+func (x *fixture) corrupt(t *testing.T, p kafka.Partition, end int64) {
 	t.Helper()
 	id := testkit.Value(x.partition(p))(t).id
 	key := binary.BigEndian.AppendUint64(nil, id.Topic)
@@ -272,7 +272,7 @@ func (x *rig) corrupt(t *testing.T, p kafka.Partition, end int64) {
 // helps, and counted.
 func TestUnreadable(t *testing.T) {
 	tick := time.Now()
-	x := &rig{disk: embeddedtest.NewDisk(nil), clock: func() time.Time { return tick }}
+	x := &fixture{disk: embeddedtest.NewDisk(nil), clock: func() time.Time { return tick }}
 	x.open(t, nil)
 	chats := kafka.Partition{Topic: chatsTopic, ID: commitlog.PartitionOf("chat_a", 4)}
 	search := kafka.Partition{Topic: searchTopic}
@@ -329,7 +329,7 @@ func TestUnreadable(t *testing.T) {
 
 // However much cannot be read, the lines about it are bounded, and all of it is counted.
 func TestLinesAboutTheUnreadable(t *testing.T) {
-	x := newRig(t, nil)
+	x := newFixture(t, nil)
 	for n := range int64(1500) {
 		part := testkit.Value(x.partition(kafka.Partition{Topic: searchTopic, ID: int32(n % 2)}))(t)
 		x.lose(part, span{2 * n, 2*n + 1}, store.ErrCorrupt)

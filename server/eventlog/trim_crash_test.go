@@ -22,7 +22,7 @@ func lossRound(t *testing.T, seed uint64) error {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 9))
 	deadLetters := kafka.Partition{Topic: deadLetterTopic}
-	x := &rig{disk: embeddedtest.NewDisk(runtime.Gosched)}
+	x := &fixture{disk: embeddedtest.NewDisk(runtime.Gosched)}
 	set := func(c *Config) {
 		c.Log = commitlog.NewLocal(records.Of(x.store), c.Clock)
 		c.MaxBytes = 80_000 // of which dead letters have 10,000
@@ -57,7 +57,7 @@ func lossRound(t *testing.T, seed uint64) error {
 			}
 		})
 		wg.Wait()
-		x = &rig{disk: left}
+		x = &fixture{disk: left}
 		x.open(t, set)
 		if err := x.checkLedger(t.Context(), deadLetters); err != nil {
 			return fmt.Errorf("loss %d: %w", loss, err)
@@ -67,7 +67,7 @@ func lossRound(t *testing.T, seed uint64) error {
 }
 
 // checkLedger compares the ledger with the start of a partition of which nothing was read.
-func (x *rig) checkLedger(ctx context.Context, p kafka.Partition) error {
+func (x *fixture) checkLedger(ctx context.Context, p kafka.Partition) error {
 	start, _, err := x.Bounds(ctx, p)
 	if err != nil {
 		return err

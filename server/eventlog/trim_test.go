@@ -21,7 +21,7 @@ import (
 // trimmed is a log whose clock and whose readers the test moves. Its cap is 1 MiB: dead letters have
 // 128 KiB of it, search events 256 KiB and their dead letters 64 KiB.
 type trimmed struct {
-	rig
+	fixture
 	mu        sync.Mutex // while several goroutines use it
 	tick      time.Duration
 	now       time.Time
@@ -34,7 +34,7 @@ const searchDeadLetterTopic = "search.dlq"
 func newTrimmed(t *testing.T) *trimmed {
 	t.Helper()
 	x := &trimmed{now: time.UnixMilli(1_800_000_000_000), committed: map[kafka.Partition]int64{}}
-	x.rig = rig{disk: embeddedtest.NewDisk(nil), clock: func() time.Time {
+	x.fixture = fixture{disk: embeddedtest.NewDisk(nil), clock: func() time.Time {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		x.now = x.now.Add(x.tick)
@@ -383,7 +383,7 @@ func TestTrimAfterErrors(t *testing.T) {
 // A range that is recorded twice, because of a crash before the records went, counts once. The
 // ledger is bounded, and keeps how many records were lost.
 func TestLedger(t *testing.T) {
-	x := newRig(t, nil)
+	x := newFixture(t, nil)
 	deadLetters := kafka.Partition{Topic: deadLetterTopic}
 	loss := func(group string, from, to int64) []GivenUp {
 		return []GivenUp{{Group: group, Partition: deadLetters, From: from, To: to, Records: to - from,

@@ -16,7 +16,7 @@ import (
 
 // Of several costs all are charged or none, whichever refuses.
 func TestChargeIsAllOrNothing(t *testing.T) {
-	both(t, "invite=1/h:4,send=1/h:20,otp_ip=1/h:2", func(t *testing.T, in *installation) {
+	both(t, "invite=1/h:4,send=1/h:20,otp_ip=1/h:2", func(t *testing.T, in *fixture) {
 		charge := func(i int, costs ...limit.Cost) error { return in.nodes[i%len(in.nodes)].Charge(t.Context(), costs...) }
 		invite, send := limit.Cost{Rule: limit.Invite, Key: "u", Cost: 1}, limit.Cost{Rule: limit.Send, Key: "u", Cost: 10}
 		code := limit.Cost{Rule: limit.OTPAddress, Key: "u", Cost: 1}
@@ -61,7 +61,7 @@ func TestRefusedChargesLeaveSharedBuckets(t *testing.T) {
 
 // Charges that are made at once let through as much as there is, and take no more.
 func TestChargesAtOnce(t *testing.T) {
-	both(t, "lookup_identifier=1/h:400,invite=1/h:50", func(t *testing.T, in *installation) {
+	both(t, "lookup_identifier=1/h:400,invite=1/h:50", func(t *testing.T, in *fixture) {
 		var wg sync.WaitGroup
 		var through atomic.Int64
 		for g := range 8 {
@@ -108,7 +108,7 @@ func TestReturn(t *testing.T) {
 
 // A caller that reads a limit sees what all processes have let through, and takes nothing.
 func TestPeek(t *testing.T) {
-	both(t, "invite=1/h:4,send=1/h:60,subscribe=off", func(t *testing.T, in *installation) {
+	both(t, "invite=1/h:4,send=1/h:60,subscribe=off", func(t *testing.T, in *fixture) {
 		peek := func(i int, name limit.Name) limit.Decision {
 			t.Helper()
 			d, err := in.nodes[i%len(in.nodes)].Peek(t.Context(), name, "u")

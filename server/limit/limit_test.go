@@ -33,8 +33,8 @@ func table(t *testing.T, text string) limit.Table {
 	return out
 }
 
-// installation is processes that have one set of limits.
-type installation struct {
+// fixture is processes that have one set of limits.
+type fixture struct {
 	nodes []*limit.Limiter
 	pass  func(time.Duration)
 	redis *miniredis.Miniredis // nil: there is one process
@@ -49,9 +49,9 @@ func node(t *testing.T, c limit.Config, text string) *limit.Limiter {
 	return l
 }
 
-func alone(t *testing.T, text string) *installation {
+func alone(t *testing.T, text string) *fixture {
 	c := newClock()
-	return &installation{nodes: []*limit.Limiter{node(t, limit.Config{Clock: c.now}, text)}, pass: c.pass, clock: c}
+	return &fixture{nodes: []*limit.Limiter{node(t, limit.Config{Clock: c.now}, text)}, pass: c.pass, clock: c}
 }
 
 func openRedis(t *testing.T, url string) limit.Redis {
@@ -63,11 +63,11 @@ func openRedis(t *testing.T, url string) limit.Redis {
 }
 
 // together is two processes with clocks that differ.
-func together(t *testing.T, text string) *installation {
+func together(t *testing.T, text string) *fixture {
 	m, c := miniredis.RunT(t), newClock()
 	m.SetTime(c.now())
 	shared := openRedis(t, "redis://"+m.Addr())
-	in := &installation{redis: m, clock: c}
+	in := &fixture{redis: m, clock: c}
 	for _, ahead := range []time.Duration{0, 7 * time.Second} {
 		in.nodes = append(in.nodes, node(t, limit.Config{Shared: shared, Wait: time.Minute,
 			Clock: func() time.Time { return c.now().Add(ahead) }}, text))
@@ -81,12 +81,12 @@ func together(t *testing.T, text string) *installation {
 }
 
 // both runs a test with one process and with several.
-func both(t *testing.T, text string, f func(t *testing.T, in *installation)) {
+func both(t *testing.T, text string, f func(t *testing.T, in *fixture)) {
 	t.Run("memory", func(t *testing.T) { f(t, alone(t, text)) })
 	t.Run("redis", func(t *testing.T) { f(t, together(t, text)) })
 }
 
-func (in *installation) allow(t *testing.T, i int, name limit.Name, key string, cost int) limit.Decision {
+func (in *fixture) allow(t *testing.T, i int, name limit.Name, key string, cost int) limit.Decision {
 	t.Helper()
 	d, err := in.nodes[i%len(in.nodes)].Allow(t.Context(), name, key, cost)
 	testkit.Must(t, err)
@@ -99,7 +99,7 @@ func (in *installation) allow(t *testing.T, i int, name limit.Name, key string, 
 // A bucket lets its burst through, then what comes back, and says when that is. Keys and rules
 // have nothing to do with each other.
 func TestBucket(t *testing.T) {
-	both(t, "invite=2/s:4,otp_ip=1/m:1", func(t *testing.T, in *installation) {
+	both(t, "invite=2/s:4,otp_ip=1/m:1", func(t *testing.T, in *fixture) {
 		for i := range 4 {
 			if d := in.allow(t, i, limit.Invite, "a", 1); !d.Allowed || d.Remaining != 3-i {
 				t.Fatalf("%d: %+v", i, d)
@@ -145,7 +145,7 @@ func TestBucket(t *testing.T) {
 // process counts or two (S-25). Under less than it nothing is refused.
 func TestAccuracy(t *testing.T) {
 	for name, rate := range map[limit.Name]int{limit.Send: 10, limit.Invite: 10} { // open and closed
-		both(t, string(name)+"=10/s:60", func(t *testing.T, in *installation) {
+		both(t, string(name)+"=10/s:60", func(t *testing.T, in *fixture) {
 			const seconds, burst = 100, 60
 			allowed := 0
 			for i := range seconds * 10 * rate {
@@ -272,7 +272,7 @@ func TestCallerGone(t *testing.T) {
 
 // A clock that is set, forwards or back, costs nobody more than two buckets' time.
 func TestClockJumps(t *testing.T) {
-	both(t, "invite=1/s:10", func(t *testing.T, in *installation) {
+	both(t, "invite=1/s:10", func(t *testing.T, in *fixture) {
 		for range 10 {
 			in.allow(t, 0, limit.Invite, "u", 1)
 		}

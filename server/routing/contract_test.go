@@ -31,8 +31,8 @@ type engine interface {
 	routing.Nudges
 }
 
-// harness is an engine and what may happen to it.
-type harness struct {
+// fixture is an engine and what may happen to it.
+type fixture struct {
 	engine
 	pass  func(time.Duration) // lets time pass
 	flush func()              // loses everything
@@ -53,19 +53,19 @@ func (c *clock) pass(d time.Duration) {
 	c.at = c.at.Add(d)
 }
 
-func inMemory(t *testing.T) *harness {
+func inMemory(t *testing.T) *fixture {
 	c := &clock{at: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	m := routingtest.New(c.now)
-	return &harness{engine: m, pass: c.pass, flush: m.Flush}
+	return &fixture{engine: m, pass: c.pass, flush: m.Flush}
 }
 
-func inMiniredis(t *testing.T) *harness {
+func inMiniredis(t *testing.T) *fixture {
 	m := miniredis.RunT(t)
 	c := &clock{at: time.Now()}
 	r, err := routing.OpenRedis(routing.Options{URL: "redis://" + m.Addr(), Clock: c.now})
 	testkit.Must(t, err)
 	t.Cleanup(func() { _ = r.Close() })
-	return &harness{engine: r, pass: func(d time.Duration) { m.FastForward(d); c.pass(d) }, flush: m.FlushAll}
+	return &fixture{engine: r, pass: func(d time.Duration) { m.FastForward(d); c.pass(d) }, flush: m.FlushAll}
 }
 
 // realRedis returns the address of a Redis for tests.
@@ -80,11 +80,11 @@ func realRedis(t *testing.T) string {
 
 // inRedis is a user of a real Redis with the permissions of ACL only,
 // under a prefix of its own.
-func inRedis(t *testing.T) *harness { return asUser(t, routing.Options{URL: realRedis(t)}) }
+func inRedis(t *testing.T) *fixture { return asUser(t, routing.Options{URL: realRedis(t)}) }
 
 // asUser makes a user with the rights of ACL at a Redis of any kind, and goes in as that
 // one.
-func asUser(t *testing.T, o routing.Options) *harness {
+func asUser(t *testing.T, o routing.Options) *fixture {
 	t.Helper()
 	opened, err := routing.OpenRedis(o)
 	testkit.Must(t, err)
@@ -128,7 +128,7 @@ func asUser(t *testing.T, o routing.Options) *harness {
 		})
 		_ = admin.Close()
 	})
-	return &harness{engine: r, pass: time.Sleep, flush: flush} // a real server has its own clock
+	return &fixture{engine: r, pass: time.Sleep, flush: flush} // a real server has its own clock
 }
 
 type doer interface {
@@ -136,8 +136,8 @@ type doer interface {
 }
 
 // each runs a test of the contract on every engine at hand.
-func each(t *testing.T, run func(t *testing.T, w *harness)) {
-	for name, open := range map[string]func(*testing.T) *harness{"memory": inMemory, "miniredis": inMiniredis,
+func each(t *testing.T, run func(t *testing.T, w *fixture)) {
+	for name, open := range map[string]func(*testing.T) *fixture{"memory": inMemory, "miniredis": inMiniredis,
 		"redis": inRedis, "secured": inSecured, "cluster": inCluster, "sentinel": inSentinel} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // real engines have to live through the times that others only simulate
@@ -155,7 +155,7 @@ func names(list []routing.Server) string {
 }
 
 func TestLease(t *testing.T) {
-	each(t, func(t *testing.T, w *harness) {
+	each(t, func(t *testing.T, w *fixture) {
 		ctx := t.Context()
 		a, b := routing.Server{"a", "h:1", "g", 1}, routing.Server{"b", "h:2", "g", 1}
 		testkit.Must(t, w.Claim(ctx, a, ttl))
@@ -199,7 +199,7 @@ func TestLease(t *testing.T) {
 }
 
 func TestRows(t *testing.T) {
-	each(t, func(t *testing.T, w *harness) {
+	each(t, func(t *testing.T, w *fixture) {
 		ctx := t.Context()
 		a, b := routing.Server{"a", "h:1", "g", 1}, routing.Server{"b", "h:2", "g", 1}
 		testkit.Must(t, w.Claim(ctx, a, time.Minute))
@@ -274,7 +274,7 @@ func TestManyLeases(t *testing.T) {
 
 // leaseCacheInTests is how long an engine may take a lost lease for held, and a row that
 // has expired for present.
-func leaseCacheInTests(w *harness) time.Duration {
+func leaseCacheInTests(w *fixture) time.Duration {
 	if _, ok := w.engine.(*routing.Redis); ok {
 		return routing.LeaseCache + 100*time.Millisecond
 	}
@@ -282,7 +282,7 @@ func leaseCacheInTests(w *harness) time.Duration {
 }
 
 func TestLists(t *testing.T) {
-	each(t, func(t *testing.T, w *harness) {
+	each(t, func(t *testing.T, w *fixture) {
 		ctx := t.Context()
 		want := func(version int64, users ...string) {
 			t.Helper()
@@ -305,7 +305,7 @@ func TestLists(t *testing.T) {
 
 // A nudge comes to those who listen to its shard, and to nobody else.
 func TestNudges(t *testing.T) {
-	each(t, func(t *testing.T, w *harness) {
+	each(t, func(t *testing.T, w *fixture) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 2)
 		listen := func(shards ...int) <-chan routing.Nudge {
@@ -348,7 +348,7 @@ func TestNudges(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	each(t, func(t *testing.T, w *harness) {
+	each(t, func(t *testing.T, w *fixture) {
 		ctx, many := t.Context(), make([]string, 4096+1)
 		_, lookup := w.Lookup(ctx, many)
 		_, put := w.Put(ctx, routing.Server{}, many, ttl)

@@ -26,7 +26,7 @@ import (
 // L-128: a list is kept for 300 seconds, also while it is asked for; then the store is
 // asked again.
 func TestListsAreKeptFiveMinutes(t *testing.T) {
-	for name, open := range map[string]func(*testing.T) *harness{"memory": inMemory, "miniredis": inMiniredis} {
+	for name, open := range map[string]func(*testing.T) *fixture{"memory": inMemory, "miniredis": inMiniredis} {
 		t.Run(name, func(t *testing.T) {
 			w := open(t)
 			ctx := t.Context()
@@ -167,7 +167,7 @@ func (m *members) exact(process int) {
 // it, in every process and in the shared cache, without being deleted; a fill that was read
 // before and comes after it changes nothing.
 func TestMembershipChangedMakesListsWorthless(t *testing.T) {
-	each(t, func(t *testing.T, w *harness) {
+	each(t, func(t *testing.T, w *fixture) {
 		m := newMembers(t, w.engine, nil)
 		ctx := t.Context()
 		c, err := m.chats.CreateGroup(ctx, chat.CreateGroup{Caller: user(0), Name: "g", Members: []string{user(1), user(2)}})
@@ -256,7 +256,7 @@ func TestListsAreNeverOlderThanTheEvent(t *testing.T) {
 // from then on: no cache, filled at whatever moment of the creation, keeps them out for any
 // time.
 func TestLateMembersReceiveAtOnce(t *testing.T) {
-	each(t, func(t *testing.T, w *harness) {
+	each(t, func(t *testing.T, w *fixture) {
 		var m *members
 		here := map[string]bool{}
 		checked := 0
@@ -305,7 +305,7 @@ func TestUserIDs(t *testing.T) {
 	testkit.Must(t, err)
 	var ids struct{ Accepted []string }
 	testkit.Must(t, json.Unmarshal(text, &ids))
-	each(t, func(t *testing.T, w *harness) {
+	each(t, func(t *testing.T, w *fixture) {
 		ctx := t.Context()
 		a, b := routing.Server{"a", "h:1", "g", 1}, routing.Server{"b", "h:2", "g", 1}
 		testkit.Must(t, w.Claim(ctx, a, time.Minute))

@@ -49,19 +49,19 @@ func trusting(t *testing.T, file string) *tls.Config {
 }
 
 // inSecured is a user behind TLS at a Redis without a default user.
-func inSecured(t *testing.T) *harness {
+func inSecured(t *testing.T) *fixture {
 	o, _ := secured(t, "PARLEY_TEST_SECURED_REDIS")
 	return asUser(t, o)
 }
 
 // inCluster is a user of a Redis Cluster of three.
-func inCluster(t *testing.T) *harness {
+func inCluster(t *testing.T) *fixture {
 	o, _ := secured(t, "PARLEY_TEST_SECURED_REDIS_CLUSTER")
 	return asUser(t, o)
 }
 
 // inSentinel is a user at a primary that a sentinel knows.
-func inSentinel(t *testing.T) *harness {
+func inSentinel(t *testing.T) *fixture {
 	o, _ := secured(t, "PARLEY_TEST_SECURED_REDIS_SENTINEL")
 	return asUser(t, o)
 }
@@ -69,7 +69,7 @@ func inSentinel(t *testing.T) *harness {
 // S-43: the user of Parley cannot look into or destroy what is not Parley's, and the check
 // at the start finds that it has all that is needed.
 func TestSec_S_43_RedisUserMayDoLittle(t *testing.T) {
-	for name, open := range map[string]func(*testing.T) *harness{"redis": inRedis, "secured": inSecured} {
+	for name, open := range map[string]func(*testing.T) *fixture{"redis": inRedis, "secured": inSecured} {
 		t.Run(name, func(t *testing.T) {
 			r := open(t).engine.(*routing.Redis)
 			c, ctx := r.Client(), t.Context()
@@ -93,7 +93,7 @@ func TestSec_S_43_RedisUserMayDoLittle(t *testing.T) {
 
 // Each right that a user lacks is named by the check at the start.
 func TestCheckNamesWhatIsMissing(t *testing.T) {
-	for name, open := range map[string]func(*testing.T) *harness{"redis": inRedis, "cluster": inCluster} {
+	for name, open := range map[string]func(*testing.T) *fixture{"redis": inRedis, "cluster": inCluster} {
 		t.Run(name, func(t *testing.T) {
 			r := open(t).engine.(*routing.Redis)
 			testkit.Must(t, r.Check(t.Context()))

@@ -31,7 +31,7 @@ func describe(changes []*messagev1.Change) []string {
 }
 
 func TestChanges(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob") // 1 chat, 2 bob
 	w.send(id, "ann", "a")                 // 3
 	w.add(id, "ann", "cid")                // 4
@@ -71,7 +71,7 @@ func TestChanges(t *testing.T) {
 }
 
 func TestChangesReset(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob") // versions 1 and 2
 	for i := 1; i <= 1010; i++ {
 		w.send(id, "ann", fmt.Sprint(i)) // version i+2
@@ -107,7 +107,7 @@ func TestChangesReset(t *testing.T) {
 // Whatever a client has, asking on from the version reached brings it to the
 // head, with each object in its newest state.
 func TestChangesConverge(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob")
 	for i := range 30 {
 		switch i % 5 {
@@ -146,7 +146,7 @@ func TestChangesConverge(t *testing.T) {
 // Somebody who is removed, added and given a role within one page, or over several,
 // is a member since the addition.
 func TestChangesOfAMemberWhoCameBack(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob", "cid")
 	after := w.headOf(id).Version
 	w.advance(time.Hour)

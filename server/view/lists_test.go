@@ -18,7 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/view"
 )
 
-func (w *harness) filtered(user string, archived, unread *bool) []string {
+func (w *fixture) filtered(user string, archived, unread *bool) []string {
 	w.Helper()
 	got := []string{}
 	for page := ""; ; {
@@ -32,7 +32,7 @@ func (w *harness) filtered(user string, archived, unread *bool) []string {
 	}
 }
 
-func (w *harness) archive(user, chatID string, archived bool) {
+func (w *fixture) archive(user, chatID string, archived bool) {
 	w.Helper()
 	_, err := w.chat.SetMemberSettings(w.ctx,
 		chat.MemberSettings{Caller: user, ChatID: chatID, Archived: &archived, Procedure: "archive"})
@@ -40,7 +40,7 @@ func (w *harness) archive(user, chatID string, archived bool) {
 }
 
 func TestListChatsFilters(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	ids := w.groups(8) // the latest first
 	for i, id := range ids {
 		if i%2 == 0 {
@@ -90,7 +90,7 @@ func TestListChatsFilters(t *testing.T) {
 // The caller's role and the revision are in every copy of the state, at no read more
 // than the user's row.
 func TestStateHasRoleAndRevision(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob")
 	states := func(user string) []*chatv1.MemberState {
 		o, err := w.reader.Overview(w.ctx, user, id)
@@ -137,7 +137,7 @@ func TestStateHasRoleAndRevision(t *testing.T) {
 }
 
 // downgrade leaves a row as a release without some attributes would have written it.
-func (w *harness) downgrade(k store.Key, names ...string) {
+func (w *fixture) downgrade(k store.Key, names ...string) {
 	w.Helper()
 	it, err := w.store.Store.Get(w.ctx, k, store.Strong)
 	w.must(err)
@@ -151,7 +151,7 @@ func (w *harness) downgrade(k store.Key, names ...string) {
 // Rows of an earlier release say neither the role nor when the last message came. The
 // role is read from the membership until the row is written again.
 func TestRowsOfEarlierReleases(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	ids := w.groups(3)
 	for _, id := range ids {
 		w.downgrade(table.UserChatKey("bob", id), "role", "revision")
@@ -217,7 +217,7 @@ func TestRowsOfEarlierReleases(t *testing.T) {
 
 // A chat whose user's row alone changed is a change: the head does not decide alone.
 func TestSyncListsChangesOfTheOwnRow(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	ids := w.groups(3)
 	w.advance(time.Hour)
 	token := w.sync("bob", "", 0).GetToken()
@@ -236,7 +236,7 @@ func TestSyncListsChangesOfTheOwnRow(t *testing.T) {
 // A list reads the user's rows and the heads once, and then what its pages show; no
 // row of a chat that was left.
 func TestReadsOfAList(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	ids := w.groups(30)
 	w.advance(time.Hour)
 	for _, id := range ids[20:] {
@@ -267,7 +267,7 @@ func TestReadsOfAList(t *testing.T) {
 
 // Pages of chats that were left have their order and their places among the others.
 func TestSyncPagesOfLeftChats(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	ids := w.groups(12)
 	w.advance(time.Hour)
 	token := w.sync("bob", "", 0).GetToken()
@@ -318,7 +318,7 @@ func TestSyncPagesOfLeftChats(t *testing.T) {
 // The list that a page token names goes away after a minute: the next page loads
 // another and continues.
 func TestPagesAfterTheListIsGone(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	ids := w.groups(6)
 	first, next, err := w.chatsPage(w.reader, "bob", 2, "")
 	w.must(err)
@@ -339,7 +339,7 @@ func TestPagesAfterTheListIsGone(t *testing.T) {
 func TestListsShareALoad(t *testing.T) { synctest.Test(t, testListsShareALoad) }
 
 func testListsShareALoad(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	w.groups(3)
 	w.store.wait, w.store.began = make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
@@ -375,7 +375,7 @@ func testListsShareALoad(t *testing.T) {
 
 // A chat that is left while its list is loaded is listed once.
 func TestSyncLeftDuringTheLoad(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	ids := w.groups(3)
 	w.advance(time.Hour)
 	token := w.sync("bob", "", 0).GetToken()

@@ -18,7 +18,7 @@ func listAfter(chatID string, after int64, size int32) *messagev1.ListMessagesRe
 }
 
 func TestMessagePages(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob")
 	testkit.Equal(t, "empty chat", texts(w.messages("bob", &messagev1.ListMessagesRequest{ChatId: id}).GetMessages()),
 		[]string{})
@@ -60,7 +60,7 @@ func TestMessagePages(t *testing.T) {
 }
 
 func TestMessageFields(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob")
 	sent := w.send(id, "ann", "text")
 	m := w.messages("bob", &messagev1.ListMessagesRequest{ChatId: id}).GetMessages()[0]
@@ -81,7 +81,7 @@ func TestIncompletePlans(t *testing.T) {
 		"overview":        table.ChatKey,
 		"changes":         func(id string) store.Key { return table.EventKey(id, 1) },
 	} {
-		w := newHarness(t)
+		w := newFixture(t)
 		id := w.group(table.All, "ann", "bob")
 		w.send(id, "ann", "one")
 		w.send(id, "ann", "two")
@@ -94,7 +94,7 @@ func TestIncompletePlans(t *testing.T) {
 		"chat":    table.ChatKey,
 		"member":  func(id string) store.Key { return table.MembershipKey(id, "bob") },
 	} {
-		w := newHarness(t)
+		w := newFixture(t)
 		id := w.group(table.All, "ann", "bob")
 		w.send(id, "ann", "one")
 		w.send(id, "ann", "two")
@@ -103,11 +103,11 @@ func TestIncompletePlans(t *testing.T) {
 		wantError(t, name, err, store.ErrUnavailable)
 	}
 	// An event is visible, and the membership that it changed is not yet.
-	for _, change := range []func(w *harness, id string){
-		func(w *harness, id string) { w.add(id, "ann", "dan") },
-		func(w *harness, id string) { w.remove(id, "ann", "cid") },
+	for _, change := range []func(w *fixture, id string){
+		func(w *fixture, id string) { w.add(id, "ann", "dan") },
+		func(w *fixture, id string) { w.remove(id, "ann", "cid") },
 	} {
-		w := newHarness(t)
+		w := newFixture(t)
 		id := w.group(table.All, "ann", "bob", "cid")
 		w.add(id, "ann", "dan")
 		w.remove(id, "ann", "dan")
@@ -126,7 +126,7 @@ func TestIncompletePlans(t *testing.T) {
 		wantError(t, "membership", err, store.ErrUnavailable)
 	}
 	// A later event that is missing only shortens the page.
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob")
 	w.send(id, "ann", "one")
 	w.send(id, "ann", "two")
@@ -138,7 +138,7 @@ func TestIncompletePlans(t *testing.T) {
 }
 
 func TestMembers(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	users := []string{"bob", "cid", "dan"}
 	for i := range 20 {
 		u := fmt.Sprintf("u%02d", i)
@@ -186,7 +186,7 @@ func TestMembers(t *testing.T) {
 // The version of a member list is read before the list: a change in between
 // makes the list newer than it says, never older.
 func TestMemberIDsVersionIsOlder(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob")
 	before := w.headOf(id).MembershipVersion
 	w.store.reads = 0
@@ -202,7 +202,7 @@ func TestMemberIDsVersionIsOlder(t *testing.T) {
 }
 
 func TestRowsOfHub(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	a, b := w.group(table.All, "ann", "bob"), w.group(table.All, "ann", "bob")
 	w.remove(b, "ann", "bob")
 	rows, err := w.reader.UserChats(w.ctx, "bob")

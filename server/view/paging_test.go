@@ -18,7 +18,7 @@ import (
 
 // groups makes chats of ann and bob, a second apart, and returns their ids, the
 // last changed first.
-func (w *harness) groups(n int) []string {
+func (w *fixture) groups(n int) []string {
 	w.Helper()
 	var ids []string
 	for range n {
@@ -29,14 +29,14 @@ func (w *harness) groups(n int) []string {
 	return ids
 }
 
-func (w *harness) chatsPage(r *view.Reader, user string, size int, page string) (
+func (w *fixture) chatsPage(r *view.Reader, user string, size int, page string) (
 	[]*chatv1.ChatOverview, string, error,
 ) {
 	res, err := r.ListChats(w.ctx, user, &chatv1.ListChatsRequest{PageSize: int32(size), PageToken: page})
 	return res.GetChats(), res.GetNextPageToken(), err
 }
 
-func (w *harness) listChats(user string, size int) []*chatv1.ChatOverview {
+func (w *fixture) listChats(user string, size int) []*chatv1.ChatOverview {
 	w.Helper()
 	var all []*chatv1.ChatOverview
 	for page := ""; ; {
@@ -52,7 +52,7 @@ func (w *harness) listChats(user string, size int) []*chatv1.ChatOverview {
 func ptr[T any](v T) *T { return &v }
 
 func TestListChatsOrder(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	ids := w.groups(7)
 	for _, size := range []int{0, 1, 2, 3, 7, 100} {
 		testkit.Equal(t, fmt.Sprint("size ", size), chatIDs(w.listChats("bob", size)), ids)
@@ -81,7 +81,7 @@ func TestListChatsOrder(t *testing.T) {
 
 // Chats that do not move are listed once each, however young they are.
 func TestPagesOfStillChats(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	var want []string
 	for range 20 { // all in the same millisecond
 		want = append(want, w.group(table.All, "ann", "bob"))
@@ -104,7 +104,7 @@ func TestPagesOfStillChats(t *testing.T) {
 func TestPagesWhileChatsMove(t *testing.T) {
 	for seed := range uint64(dynamotest.Rounds(60, 3)) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		w := newHarness(t)
+		w := newFixture(t)
 		w.groups(30)
 		if seed%2 == 0 {
 			w.advance(time.Hour)
@@ -172,7 +172,7 @@ func TestPagesWhileChatsMove(t *testing.T) {
 // with a time before the first page (within what the design allows clocks to
 // differ): the chat is not lost.
 func TestPagesWithClockBehind(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	ids := w.groups(4)
 	w.advance(time.Hour)
 	behind, err := chat.New(w.ctx, chat.Config{
@@ -195,7 +195,7 @@ func TestPagesWithClockBehind(t *testing.T) {
 }
 
 func TestSync(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	ids := w.groups(5)
 	w.advance(time.Hour)
 
@@ -243,7 +243,7 @@ func TestSync(t *testing.T) {
 // The token's time is taken before the first read of the first page: what
 // happens during the reads, or between pages, comes with the next Sync.
 func TestSyncTokenIsOlderThanTheReads(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	ids := w.groups(3)
 	w.advance(time.Hour)
 	w.store.reads = 0
@@ -262,7 +262,7 @@ func TestSyncTokenIsOlderThanTheReads(t *testing.T) {
 
 // A user who is removed while a page is made gets the chat as left.
 func TestSyncRemovedMeanwhile(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob")
 	w.store.before = func(read int) {
 		if read == 3 { // the last one

@@ -14,7 +14,7 @@ import (
 // What the other person of a direct chat has read is a change of the chat, for that person
 // alone, and nobody sees it where the installation tells nobody.
 func TestSyncListsWhatTheOtherPersonHasRead(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	c, err := w.chat.CreateDirect(w.ctx, chat.CreateDirect{Caller: "ann", Other: "bob"})
 	w.must(err)
 	w.group(table.All, "ann", "bob")

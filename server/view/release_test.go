@@ -19,7 +19,7 @@ import (
 // A page token of the release before, which had another form under the same signature, is
 // refused and not read as something else: a list would end early without a word.
 func TestPageTokensOfTheReleaseBefore(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	ids := w.groups(6)
 	w.advance(10 * time.Minute)
 	start := w.now
@@ -54,7 +54,7 @@ func TestPageTokensOfTheReleaseBefore(t *testing.T) {
 // Somebody who arrived in a group's second phase, whose membership begins with the
 // creation, is shown as added to whoever knows the creation, also with another role.
 func TestRoleOfOneWhoArrived(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	// 1 chat, 2 bob (phase 2)
 	id := w.group(table.All, "ann", "bob")
 	// 3

@@ -21,7 +21,7 @@ func TestNothingAfterTheOwnRemoval(t *testing.T) {
 		for name, op := range operations {
 			t.Run(fmt.Sprintf("%s/%s", name, history), func(t *testing.T) {
 				for at, done := 0, false; !done; at++ {
-					w := newHarness(t)
+					w := newFixture(t)
 					id := w.group(history, "ann", "bob", "cid")
 					w.send(id, "ann", "one")
 					w.send(id, "ann", "two")
@@ -58,7 +58,7 @@ func TestNothingAfterTheOwnRemoval(t *testing.T) {
 }
 
 // headOf reads a head without being watched.
-func (w *harness) headOf(chatID string) table.Head {
+func (w *fixture) headOf(chatID string) table.Head {
 	w.Helper()
 	it, err := w.store.Store.Get(w.ctx, table.HeadKey(chatID), true)
 	w.must(err)
@@ -71,7 +71,7 @@ func TestBackBetweenTwoReads(t *testing.T) {
 	for name, op := range operations {
 		t.Run(name, func(t *testing.T) {
 			for at, done := 0, false; !done; at++ {
-				w := newHarness(t)
+				w := newFixture(t)
 				id := w.group(table.SinceJoined, "ann", "bob", "cid")
 				w.send(id, "ann", "one")
 				w.send(id, "ann", "two")
@@ -102,7 +102,7 @@ func TestBackBetweenTwoReads(t *testing.T) {
 // SINCE_JOINED: no message at or before joined_sequence and no change
 // before the joining in any answer.
 func TestSinceJoined(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.SinceJoined, "ann", "cid")
 	for i := range 5 {
 		w.send(id, "ann", fmt.Sprintf("old %d", i))

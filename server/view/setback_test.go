@@ -15,7 +15,7 @@ import (
 
 type syncs = func(context.Context, string, *deliveryv1.SyncRequest) (*deliveryv1.SyncResponse, error)
 
-func (w *harness) syncWith(sync syncs, token string) *deliveryv1.SyncResponse {
+func (w *fixture) syncWith(sync syncs, token string) *deliveryv1.SyncResponse {
 	w.Helper()
 	res, err := sync(w.ctx, "bob", &deliveryv1.SyncRequest{Token: token})
 	w.must(err)
@@ -25,12 +25,12 @@ func (w *harness) syncWith(sync syncs, token string) *deliveryv1.SyncResponse {
 // A clock is an hour ahead for two minutes: a token of that time hides nothing that is
 // stamped when the clock is right again, not even when the token's time has come.
 func TestTokenOfAWrongClock(t *testing.T) {
-	for name, with := range map[string]func(w *harness) (reader, late syncs){
-		"one process":   func(w *harness) (syncs, syncs) { return w.reader.Sync, w.reader.Sync },
-		"two processes": func(w *harness) (syncs, syncs) { return w.reader.Sync, w.newReader(generation, 'k').Sync },
+	for name, with := range map[string]func(w *fixture) (reader, late syncs){
+		"one process":   func(w *fixture) (syncs, syncs) { return w.reader.Sync, w.reader.Sync },
+		"two processes": func(w *fixture) (syncs, syncs) { return w.reader.Sync, w.newReader(generation, 'k').Sync },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newHarness(t)
+			w := newFixture(t)
 			reader, late := with(w)
 			before := w.clock()
 			id, other := w.group(table.All, "ann", "bob"), w.group(table.All, "ann", "bob")
@@ -60,15 +60,15 @@ func TestTokenOfAWrongClock(t *testing.T) {
 
 // The same if nothing but reads ran while the clock was ahead: no stamp shows it later.
 func TestReadsOfAWrongClock(t *testing.T) {
-	for name, with := range map[string]func(w *harness) (reader, late syncs){
-		"one process":        func(w *harness) (syncs, syncs) { return w.reader.Sync, w.reader.Sync },
-		"another one's read": func(w *harness) (syncs, syncs) { return w.newReader(generation, 'k').Sync, w.reader.Sync },
-		"three processes": func(w *harness) (syncs, syncs) {
+	for name, with := range map[string]func(w *fixture) (reader, late syncs){
+		"one process":        func(w *fixture) (syncs, syncs) { return w.reader.Sync, w.reader.Sync },
+		"another one's read": func(w *fixture) (syncs, syncs) { return w.newReader(generation, 'k').Sync, w.reader.Sync },
+		"three processes": func(w *fixture) (syncs, syncs) {
 			return w.newReader(generation, 'k').Sync, w.newReader(generation, 'k').Sync
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newHarness(t)
+			w := newFixture(t)
 			reader, late := with(w)
 			before := w.clock()
 			id, other := w.group(table.All, "ann", "bob"), w.group(table.All, "ann", "bob")
@@ -100,7 +100,7 @@ func TestReadsOfAWrongClock(t *testing.T) {
 func TestReadJustBeforeTheCorrection(t *testing.T) {
 	for name, jump := range map[string]time.Duration{"wide": time.Hour, "narrow": 4 * time.Minute} {
 		t.Run(name, func(t *testing.T) {
-			w := newHarness(t)
+			w := newFixture(t)
 			id := w.group(table.All, "ann", "bob")
 			w.send(id, "ann", "first")
 			w.advance(jump)
@@ -116,7 +116,7 @@ func TestReadJustBeforeTheCorrection(t *testing.T) {
 
 // A restart right after the correction changes nothing: the store knows of the read.
 func TestReadBeforeARestart(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	w.group(table.All, "ann", "bob")
 	w.advance(4 * time.Minute)
 	w.syncWith(w.reader.Sync, "")
@@ -130,7 +130,7 @@ func TestReadBeforeARestart(t *testing.T) {
 
 // A store that takes no writes: reads continue, with times that the store knows of.
 func TestReadsWithoutWrites(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob")
 	w.send(id, "ann", "first")
 	sent := w.clock()
@@ -154,7 +154,7 @@ func (readOnly) Transact(context.Context, store.Plan) error { return store.ErrUn
 func TestPagesAcrossASetback(t *testing.T) {
 	for name, write := range map[string]bool{"only reads": false, "a command": true} {
 		t.Run(name, func(t *testing.T) {
-			w := newHarness(t)
+			w := newFixture(t)
 			before := w.clock()
 			ids := make([]string, 3)
 			for i := range ids {
@@ -196,7 +196,7 @@ func TestPagesAcrossASetback(t *testing.T) {
 // While the wrong time lies ahead, tokens of the right clock are not full: a clock that
 // was a year ahead for a moment does not make all reads full for a year.
 func TestTokensAfterAWrongClock(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob")
 	old := w.syncWith(w.reader.Sync, "")
 	w.advance(time.Hour)
@@ -219,7 +219,7 @@ func TestTokensAfterAWrongClock(t *testing.T) {
 // Tokens of releases that did not count setbacks remain valid, and know of none.
 func TestUncountedTokens(t *testing.T) {
 	const token = "AQVnZW5fQQAAAZypQ6pwANgdGz69rZXu2-Y7JjsZ8g" // of 12:00
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob")
 	w.advance(time.Hour)
 	got, err := w.reader.Token(w.ctx, "bob", token)

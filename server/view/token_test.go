@@ -15,7 +15,7 @@ import (
 )
 
 func TestToken(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	at := w.clock()
 	token := w.reader.NewToken("bob", from(at))
 	got, err := w.reader.Token(w.ctx, "bob", token)
@@ -64,7 +64,7 @@ func (l line) Holds(generation string, commit int64) bool {
 
 // A token is good in later generations, unless it stands for what they lack.
 func TestTokensInHistory(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	after := w.config(generation, 'k')
 	after.History = line{Line: "gen_B", shown: 100}
 	for shown, full := range map[int64]bool{7: false, 8: true} {
@@ -77,7 +77,7 @@ func TestTokensInHistory(t *testing.T) {
 }
 
 func TestForgedTokens(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	token := w.reader.NewToken("bob", from(w.clock()))
 	for name, bad := range map[string]string{
 		"empty":      "",
@@ -114,7 +114,7 @@ func TestForgedTokens(t *testing.T) {
 // Page tokens are bound to the caller, the kind of list, the query and the
 // generation, and expire (S-19).
 func TestSec_S_19_PageTokens(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	ids := w.groups(3)
 	w.add(ids[0], "ann", "cid")
 	sync, err := w.reader.Sync(w.ctx, "bob", &deliveryv1.SyncRequest{PageSize: 1})
@@ -178,7 +178,7 @@ func TestSec_S_19_PageTokens(t *testing.T) {
 
 // No string makes a token, and no string makes a reader fail otherwise.
 func FuzzTokens(f *testing.F) {
-	w := newHarness(f)
+	w := newFixture(f)
 	// The seeds come from one process and are tried in others, whose chats have other ids: there they must be wrong.
 	cfg := w.config(generation, 'k')
 	cfg.TokenKey = []byte(rand.Text() + rand.Text())[:view.KeySize]

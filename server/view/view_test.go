@@ -26,8 +26,8 @@ import (
 
 const generation = "gen_A"
 
-// harness is a store with a chat service and a reader over it.
-type harness struct {
+// fixture is a store with a chat service and a reader over it.
+type fixture struct {
 	testing.TB
 	ctx    context.Context
 	store  *spy
@@ -39,8 +39,8 @@ type harness struct {
 	now time.Time
 }
 
-func newHarness(t testing.TB) *harness {
-	w := &harness{TB: t, ctx: context.Background(), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+func newFixture(t testing.TB) *fixture {
+	w := &fixture{TB: t, ctx: context.Background(), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
 	w.store = &spy{Store: dynamotest.Store(t, w.clock)}
 	stamps := timestamp.New(w.store.Store, w.clock) // of the process that the service and the reader are in
 	cfg := w.config(generation, 'k')
@@ -60,14 +60,14 @@ func newHarness(t testing.TB) *harness {
 	return w
 }
 
-func (w *harness) config(generation string, key byte) view.Config {
+func (w *fixture) config(generation string, key byte) view.Config {
 	return view.Config{
 		Store: w.store, History: store.Line(generation), TokenKey: bytes.Repeat([]byte{key}, view.KeySize), Clock: w.clock,
 	}
 }
 
 // newReader makes the reader of another process.
-func (w *harness) newReader(generation string, key byte, lists ...int) *view.Reader {
+func (w *fixture) newReader(generation string, key byte, lists ...int) *view.Reader {
 	cfg := w.config(generation, key)
 	if len(lists) > 0 {
 		cfg.Lists = lists[0]
@@ -78,65 +78,65 @@ func (w *harness) newReader(generation string, key byte, lists ...int) *view.Rea
 // from is where reads begin at a time, without any setback.
 func from(at time.Time) view.Start { return view.Start{At: at} }
 
-func (w *harness) clock() time.Time {
+func (w *fixture) clock() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.now
 }
 
-func (w *harness) advance(d time.Duration) {
+func (w *fixture) advance(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.now = w.now.Add(d)
 }
 
-func (w *harness) must(err error) {
+func (w *fixture) must(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
 	}
 }
 
-func (w *harness) change(op chat.Operation, c chat.MemberChange) {
+func (w *fixture) change(op chat.Operation, c chat.MemberChange) {
 	w.Helper()
 	_, err := w.chat.Change(w.ctx, op, c)
 	w.must(err)
 }
 
-func (w *harness) group(history table.History, owner string, members ...string) string {
+func (w *fixture) group(history table.History, owner string, members ...string) string {
 	w.Helper()
 	c, err := w.chat.CreateGroup(w.ctx, chat.CreateGroup{Caller: owner, Name: "group", Members: members, History: history})
 	w.must(err)
 	return c.ChatID
 }
 
-func (w *harness) send(chatID, user, text string) chat.Sent {
+func (w *fixture) send(chatID, user, text string) chat.Sent {
 	w.Helper()
 	s, err := w.chat.Send(w.ctx, chat.Send{Caller: user, ChatID: chatID, Content: text, ContentType: 1})
 	w.must(err)
 	return s
 }
 
-func (w *harness) add(chatID, by, user string) {
+func (w *fixture) add(chatID, by, user string) {
 	w.Helper()
 	_, err := w.chat.Change(w.ctx, chat.OpAdd,
 		chat.MemberChange{Caller: by, ChatID: chatID, UserID: user, Role: table.Member})
 	w.must(err)
 }
 
-func (w *harness) remove(chatID, by, user string) {
+func (w *fixture) remove(chatID, by, user string) {
 	w.Helper()
 	w.change(chat.OpRemove, chat.MemberChange{Caller: by, ChatID: chatID, UserID: user})
 }
 
-func (w *harness) messages(user string, req *messagev1.ListMessagesRequest) *messagev1.ListMessagesResponse {
+func (w *fixture) messages(user string, req *messagev1.ListMessagesRequest) *messagev1.ListMessagesResponse {
 	w.Helper()
 	res, err := w.reader.Messages(w.ctx, user, req)
 	w.must(err)
 	return res
 }
 
-func (w *harness) changes(user, chatID string, after int64, size int32) *messagev1.ListChangesResponse {
+func (w *fixture) changes(user, chatID string, after int64, size int32) *messagev1.ListChangesResponse {
 	w.Helper()
 	res, err := w.reader.Changes(w.ctx, user,
 		&messagev1.ListChangesRequest{ChatId: chatID, AfterVersion: after, PageSize: size})
@@ -145,7 +145,7 @@ func (w *harness) changes(user, chatID string, after int64, size int32) *message
 }
 
 // sync takes all pages.
-func (w *harness) sync(user, token string, size int32) *deliveryv1.SyncResponse {
+func (w *fixture) sync(user, token string, size int32) *deliveryv1.SyncResponse {
 	w.Helper()
 	all := &deliveryv1.SyncResponse{}
 	for page := ""; ; {
@@ -211,7 +211,7 @@ func TestConfig(t *testing.T) {
 }
 
 func TestOverview(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob")
 	w.send(id, "bob", "hello")
 	w.send(id, "bob", "world")
@@ -245,7 +245,7 @@ func TestOverview(t *testing.T) {
 }
 
 func TestMute(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	until := w.clock().Add(time.Hour).UnixMilli()
 	s := w.reader.State(table.Head{}, table.UserChat{MutedUntil: until})
 	testkit.Equal(t, "muted", s.GetMutedUntil().AsTime().UnixMilli(), until)
@@ -258,7 +258,7 @@ func TestMute(t *testing.T) {
 // A stranger cannot tell a chat that exists from one that does not: same answer
 // after the same reads.
 func TestStrangerAndUnknownChatAreAlike(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.group(table.All, "ann", "bob")
 	w.send(id, "ann", "secret")
 	unknown := chat.NewID("chat_")
@@ -278,32 +278,32 @@ func TestStrangerAndUnknownChatAreAlike(t *testing.T) {
 }
 
 // operations are all reads for a user of a chat.
-var operations = map[string]func(w *harness, user, chatID string) (proto.Message, error){
-	"overview": func(w *harness, user, chatID string) (proto.Message, error) {
+var operations = map[string]func(w *fixture, user, chatID string) (proto.Message, error){
+	"overview": func(w *fixture, user, chatID string) (proto.Message, error) {
 		return w.reader.Overview(w.ctx, user, chatID)
 	},
-	"members": func(w *harness, user, chatID string) (proto.Message, error) {
+	"members": func(w *fixture, user, chatID string) (proto.Message, error) {
 		return w.reader.Members(w.ctx, user, chatID, 0, "")
 	},
-	"newest messages": func(w *harness, user, chatID string) (proto.Message, error) {
+	"newest messages": func(w *fixture, user, chatID string) (proto.Message, error) {
 		return w.reader.Messages(w.ctx, user, &messagev1.ListMessagesRequest{ChatId: chatID})
 	},
-	"messages after": func(w *harness, user, chatID string) (proto.Message, error) {
+	"messages after": func(w *fixture, user, chatID string) (proto.Message, error) {
 		return w.reader.Messages(w.ctx, user, &messagev1.ListMessagesRequest{ChatId: chatID, AfterSequence: proto.Int64(0)})
 	},
-	"changes": func(w *harness, user, chatID string) (proto.Message, error) {
+	"changes": func(w *fixture, user, chatID string) (proto.Message, error) {
 		return w.reader.Changes(w.ctx, user, &messagev1.ListChangesRequest{ChatId: chatID})
 	},
-	"reset": func(w *harness, user, chatID string) (proto.Message, error) {
+	"reset": func(w *fixture, user, chatID string) (proto.Message, error) {
 		return w.reader.Changes(w.ctx, user, &messagev1.ListChangesRequest{ChatId: chatID, AfterVersion: 1 << 40})
 	},
-	"chats": func(w *harness, user, _ string) (proto.Message, error) {
+	"chats": func(w *fixture, user, _ string) (proto.Message, error) {
 		return w.reader.ListChats(w.ctx, user, &chatv1.ListChatsRequest{})
 	},
-	"sync": func(w *harness, user, _ string) (proto.Message, error) {
+	"sync": func(w *fixture, user, _ string) (proto.Message, error) {
 		return w.reader.Sync(w.ctx, user, &deliveryv1.SyncRequest{})
 	},
-	"overviews": func(w *harness, user, chatID string) (proto.Message, error) {
+	"overviews": func(w *fixture, user, chatID string) (proto.Message, error) {
 		chats, err := w.reader.Overviews(w.ctx, user, []string{chatID})
 		if err == nil && len(chats) == 0 {
 			return nil, chat.ErrNotAMember

@@ -20,9 +20,9 @@ import (
 	"github.com/parley-chat/parley/server/store/storetest"
 )
 
-// lab is a broker in simulated time, or the log in a store, with one partition whose records have
+// commitFixture is a broker in simulated time, or the log in a store, with one partition whose records have
 // the offsets from 0 on. A value is "key kind".
-type lab struct {
+type commitFixture struct {
 	log    *storeLog // nil: a broker
 	t      *testing.T
 	addr   string
@@ -31,18 +31,20 @@ type lab struct {
 }
 
 // inLabs runs a test in simulated time with each kind of log.
-func inLabs(t *testing.T, values []string, test func(t *testing.T, l *lab)) {
+func inLabs(t *testing.T, values []string, test func(t *testing.T, l *commitFixture)) {
 	t.Helper()
-	for name, lab := range map[string]func(*testing.T, []string) *lab{"broker": newLab, "store": newStoreLab} {
+	for name, lab := range map[string]func(*testing.T, []string) *commitFixture{
+		"broker": newCommitFixture, "store": newStoreCommitFixture,
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { test(t, lab(t, values)) })
 		})
 	}
 }
 
-func newStoreLab(t *testing.T, values []string) *lab {
+func newStoreCommitFixture(t *testing.T, values []string) *commitFixture {
 	t.Helper()
-	l := &lab{t: t, log: newStoreLog(t)}
+	l := &commitFixture{t: t, log: newStoreLog(t)}
 	for _, v := range values {
 		key, _, _ := strings.Cut(v, " ")
 		testkit.Must(t, l.log.publish(t.Context(), &kafka.Record{Topic: topic, Key: []byte(key), Value: []byte(v)}))
@@ -50,7 +52,7 @@ func newStoreLab(t *testing.T, values []string) *lab {
 	return l
 }
 
-func newLab(t *testing.T, values []string) *lab {
+func newCommitFixture(t *testing.T, values []string) *commitFixture {
 	t.Helper()
 	network := &kfake.VirtualNetwork{}
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.ListenFn(network.Listen), kfake.SeedTopics(1, topic),
@@ -58,7 +60,7 @@ func newLab(t *testing.T, values []string) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{t: t, addr: cluster.ListenAddrs()[0], dial: kgo.Dialer(network.DialContext)}
+	l := &commitFixture{t: t, addr: cluster.ListenAddrs()[0], dial: kgo.Dialer(network.DialContext)}
 	l.client, err = kgo.NewClient(kgo.SeedBrokers(l.addr), l.dial)
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +86,7 @@ func newLab(t *testing.T, values []string) *lab {
 }
 
 // engine makes an engine that is a member of a group.
-func (l *lab) engine(group string, handle Handler, dead func(context.Context, DeadLetter) error) *Engine {
+func (l *commitFixture) engine(group string, handle Handler, dead func(context.Context, DeadLetter) error) *Engine {
 	l.t.Helper()
 	cfg := Config{
 		Addr: l.addr, Kafka: []kafka.Option{l.dial}, Group: group, Consumer: "me", Topics: []string{topic}, Handle: handle,
@@ -102,7 +104,7 @@ func (l *lab) engine(group string, handle Handler, dead func(context.Context, De
 }
 
 // committed is what a group has committed; 0 for nothing.
-func (l *lab) committed(group string) int64 {
+func (l *commitFixture) committed(group string) int64 {
 	if l.log != nil {
 		all, err := l.log.Committed(context.WithoutCancel(l.t.Context()), group)
 		if err != nil {
@@ -135,7 +137,7 @@ func deadLetters(n int, not map[int]string) (values []string) {
 func TestCommitAfterADeadLetter(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		t.Run(fmt.Sprint("letter fails=", fails), func(t *testing.T) {
-			inLabs(t, deadLetters(110, map[int]string{103: "poison", 104: "waits"}), func(t *testing.T, l *lab) {
+			inLabs(t, deadLetters(110, map[int]string{103: "poison", 104: "waits"}), func(t *testing.T, l *commitFixture) {
 				written := 0
 				e := l.engine("g", func(_ context.Context, r *kafka.Record) error {
 					switch {
@@ -185,7 +187,7 @@ func TestEndAtEveryRecordOfABatch(t *testing.T) {
 		"stop":  {9, func(stop func()) error { stop(); return context.Canceled }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inLabs(t, deadLetters(batch, nil), func(t *testing.T, l *lab) {
+			inLabs(t, deadLetters(batch, nil), func(t *testing.T, l *commitFixture) {
 				for bad := int64(0); bad < batch; bad += tt.step {
 					l.endAt(fmt.Sprint("g", bad), bad, batch, tt.end)
 				}
@@ -195,7 +197,7 @@ func TestEndAtEveryRecordOfABatch(t *testing.T) {
 }
 
 // endAt runs a consumer that ends at a record, and then one that does not.
-func (l *lab) endAt(group string, bad, all int64, end func(stop func()) error) {
+func (l *commitFixture) endAt(group string, bad, all int64, end func(stop func()) error) {
 	l.t.Helper()
 	var mu sync.Mutex
 	handled := map[int64]bool{}
@@ -238,7 +240,7 @@ func TestPoisonStopsNobodyForASecond(t *testing.T) {
 		"ignored":   func() error { return Fail(Ignored, "newer", nil) },
 	} {
 		t.Run(kind, func(t *testing.T) {
-			inLabs(t, deadLetters(20, map[int]string{3: "poison"}), func(t *testing.T, l *lab) {
+			inLabs(t, deadLetters(20, map[int]string{3: "poison"}), func(t *testing.T, l *commitFixture) {
 				var mu sync.Mutex
 				var met time.Time
 				late := map[int64]time.Duration{} // behind the poison, same key and others

@@ -142,7 +142,7 @@ func (l *sickLog) Read(ctx context.Context, p kafka.Partition, from int64, maxBy
 // reports its lag and that it is stalled, and it continues at the same record.
 func TestPauseAfterReadErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newStoreLab(t, deadLetters(3, nil))
+		l := newStoreCommitFixture(t, deadLetters(3, nil))
 		sick := &sickLog{Log: l.log}
 		var handled atomic.Int64
 		e := l.engine("g", func(context.Context, *kafka.Record) error { handled.Add(1); return nil },

@@ -28,8 +28,8 @@ import (
 	"github.com/parley-chat/parley/workers/relay/slot"
 )
 
-// site is an installation on real brokers: two processes with relays, and a group.
-type site struct {
+// brokersFixture is an installation on real brokers: two processes with relays, and a group.
+type brokersFixture struct {
 	t        *testing.T
 	b        *kafkatest.Broker
 	store    *storetest.Memory
@@ -45,10 +45,10 @@ type site struct {
 	disorder []string
 }
 
-func newSite(t *testing.T, b *kafkatest.Broker) *site {
+func newBrokersFixture(t *testing.T, b *kafkatest.Broker) *brokersFixture {
 	t.Helper()
-	s := &site{t: t, b: b, store: storetest.NewMemory(time.Now), group: b.Name("migration"), sent: map[string]int64{},
-		seen: map[string]int64{}, by: map[string]int{}}
+	s := &brokersFixture{t: t, b: b, store: storetest.NewMemory(time.Now), group: b.Name("migration"),
+		sent: map[string]int64{}, seen: map[string]int64{}, by: map[string]int{}}
 	s.registry = registry.New(s.store)
 	ids, err := s.registry.Events(t.Context())
 	s.must(err)
@@ -63,13 +63,13 @@ func newSite(t *testing.T, b *kafkatest.Broker) *site {
 	return s
 }
 
-func (s *site) must(err error) {
+func (s *brokersFixture) must(err error) {
 	s.t.Helper()
 	testkit.Must(s.t, err)
 }
 
 // work runs the relays and the consumer of a process until ctx ends.
-func (s *site) work(ctx context.Context, name string) {
+func (s *brokersFixture) work(ctx context.Context, name string) {
 	const slots = 2
 	m, err := lease.New(lease.Config{
 		Store: s.store, Kind: slot.Kind, Holder: name, Slots: slots, Logger: discard, TTL: 3 * time.Second,
@@ -115,7 +115,7 @@ func (s *site) work(ctx context.Context, name string) {
 }
 
 // handle records messages of a chat that are out of order, whichever topic they are from.
-func (s *site) handle(_ context.Context, r *kafka.Record) error {
+func (s *brokersFixture) handle(_ context.Context, r *kafka.Record) error {
 	_, sequence, ok := s.message(r)
 	if !ok {
 		return nil // another run's
@@ -132,7 +132,7 @@ func (s *site) handle(_ context.Context, r *kafka.Record) error {
 	return nil
 }
 
-func (s *site) message(r *kafka.Record) (event.Event, int64, bool) {
+func (s *brokersFixture) message(r *kafka.Record) (event.Event, int64, bool) {
 	e, err := event.Unmarshal(event.TypeMessagePersisted, r.Value[6:])
 	if err != nil || e.GetMetadata().GetGeneration() != s.b.Name("g") {
 		return nil, 0, false
@@ -141,7 +141,7 @@ func (s *site) message(r *kafka.Record) (event.Event, int64, bool) {
 	return e, e.(message).GetSequence(), true
 }
 
-func (s *site) send(ctx context.Context, ids []string) {
+func (s *brokersFixture) send(ctx context.Context, ids []string) {
 	for ctx.Err() == nil {
 		id := ids[rand.N(len(ids))]
 		sent, err := s.chats.Send(context.WithoutCancel(ctx), chat.Send{Caller: "alice", ChatID: id, Content: "x"})
@@ -164,7 +164,7 @@ func TestOnBrokers(t *testing.T) {
 }
 
 func onBrokers(t *testing.T, b *kafkatest.Broker) {
-	s := newSite(t, b)
+	s := newBrokersFixture(t, b)
 	next := versions.Name(kafka.MessagesPersisted, 2)
 	admin := kadm.NewClient(b.Client(t, kgo.MetadataMinAge(100*time.Millisecond)))
 	if b.Cluster == nil { // an earlier run may have left it
@@ -247,7 +247,7 @@ func onBrokers(t *testing.T, b *kafkatest.Broker) {
 }
 
 // others returns the groups of other tests that read the topic.
-func (s *site) others(admin *kadm.Client) (list []string) {
+func (s *brokersFixture) others(admin *kadm.Client) (list []string) {
 	if s.b.Cluster != nil {
 		return nil
 	}
@@ -259,7 +259,7 @@ func (s *site) others(admin *kadm.Client) (list []string) {
 
 // kill drives the migration until it is in a phase, and leaves it there like a killed process:
 // nothing is thawed.
-func (s *site) kill(m *Migrator, r Request, phase versions.Phase) {
+func (s *brokersFixture) kill(m *Migrator, r Request, phase versions.Phase) {
 	s.t.Helper()
 	ctx := s.t.Context()
 	testkit.Eventually(s.t, fmt.Sprintf("the phase %s of the migration", phase), func() bool {
@@ -276,7 +276,7 @@ func (s *site) kill(m *Migrator, r Request, phase versions.Phase) {
 }
 
 // seenAll reports whether the group has seen every message that was sent.
-func (s *site) seenAll() bool {
+func (s *brokersFixture) seenAll() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, n := range s.sent {

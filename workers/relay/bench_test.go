@@ -21,9 +21,9 @@ import (
 	"github.com/parley-chat/parley/server/store/storetest"
 )
 
-// stage is a store in memory, a broker, and a relay from one to the other. It measures the
+// benchFixture is a store in memory, a broker, and a relay from one to the other. It measures the
 // relay and the log, not the commits.
-type stage struct {
+type benchFixture struct {
 	b      *testing.B
 	broker *kafkatest.Broker
 	chats  *chat.Service
@@ -41,9 +41,9 @@ func each(b *testing.B, bench func(b *testing.B, br *kafkatest.Broker)) {
 	b.Run("apache", func(b *testing.B) { bench(b, kafkatest.Apache(b)) })
 }
 
-func newStage(b *testing.B, br *kafkatest.Broker, chats int) *stage {
+func newBenchFixture(b *testing.B, br *kafkatest.Broker, chats int) *benchFixture {
 	b.Helper()
-	s := &stage{b: b, broker: br}
+	s := &benchFixture{b: b, broker: br}
 	st := storetest.NewMemory(time.Now)
 	client, err := kafka.NewTransactional(br.Addr, br.Name("bench"))
 	testkit.Must(b, err)
@@ -88,7 +88,7 @@ func newStage(b *testing.B, br *kafkatest.Broker, chats int) *stage {
 
 var text = string(slices.Repeat([]byte("x"), 128))
 
-func (s *stage) send(n int) {
+func (s *benchFixture) send(n int) {
 	s.b.Helper()
 	for i := range n {
 		if _, err := s.chats.Send(s.b.Context(),
@@ -122,7 +122,7 @@ func BenchmarkBacklog(b *testing.B) {
 }
 
 func benchBacklog(b *testing.B, br *kafkatest.Broker, n int) {
-	s := newStage(b, br, 256)
+	s := newBenchFixture(b, br, 256)
 	var took, used time.Duration
 	for range b.N {
 		b.StopTimer()
@@ -143,7 +143,7 @@ func benchBacklog(b *testing.B, br *kafkatest.Broker, n int) {
 func BenchmarkNudged(b *testing.B) { each(b, benchNudged) }
 
 func benchNudged(b *testing.B, br *kafkatest.Broker) {
-	s := newStage(b, br, 256)
+	s := newBenchFixture(b, br, 256)
 	s.send(b.N)
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
@@ -174,7 +174,7 @@ func BenchmarkVisible(b *testing.B) { each(b, benchVisible) }
 
 func benchVisible(b *testing.B, br *kafkatest.Broker) {
 	from := br.Mark(b, kafka.MessagesPersisted)
-	s := newStage(b, br, 64)
+	s := newBenchFixture(b, br, 64)
 	reader := br.Client(b, kgo.ConsumePartitions(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()

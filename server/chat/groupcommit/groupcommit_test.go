@@ -17,15 +17,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// stage runs groups of numbers, each when the test lets it.
-type stage struct {
+// fixture runs groups of numbers, each when the test lets it.
+type fixture struct {
 	*Lanes[int]
 	began chan []int
 	end   chan struct{}
 }
 
-func newStage(largest, waiting int) *stage {
-	s := &stage{began: make(chan []int), end: make(chan struct{})}
+func newStage(largest, waiting int) *fixture {
+	s := &fixture{began: make(chan []int), end: make(chan struct{})}
 	s.Lanes = New(Config[int]{Largest: largest, Waiting: waiting, Run: func(_ context.Context, group []int) {
 		s.began <- group
 		<-s.end
@@ -34,7 +34,7 @@ func newStage(largest, waiting int) *stage {
 }
 
 // submit puts a number into the lane and returns when it waits there.
-func (s *stage) submit(ctx context.Context, wg *sync.WaitGroup, n int, err *error) {
+func (s *fixture) submit(ctx context.Context, wg *sync.WaitGroup, n int, err *error) {
 	before := s.Waiting("l")
 	wg.Go(func() { *err = s.Submit(ctx, "l", n) })
 	for s.Waiting("l") == before {

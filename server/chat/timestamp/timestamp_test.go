@@ -11,17 +11,17 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-type harness struct {
+type fixture struct {
 	t   *testing.T
 	st  store.Store
 	now time.Time
 }
 
-func (w *harness) clock() *timestamp.Clock {
+func (w *fixture) clock() *timestamp.Clock {
 	return timestamp.New(w.st, func() time.Time { return w.now })
 }
 
-func (w *harness) load() *timestamp.Clock {
+func (w *fixture) load() *timestamp.Clock {
 	w.t.Helper()
 	c := w.clock()
 	if err := c.Load(w.t.Context()); err != nil {
@@ -30,7 +30,7 @@ func (w *harness) load() *timestamp.Clock {
 	return c
 }
 
-func (w *harness) keep(c *timestamp.Clock) (stored int64) {
+func (w *fixture) keep(c *timestamp.Clock) (stored int64) {
 	w.t.Helper()
 	c.Keep(w.t.Context(), func(ctx context.Context, p store.Plan) error { return w.st.Transact(ctx, p) })
 	it, err := w.st.Get(w.t.Context(), table.ClockKey(), store.Strong)
@@ -44,7 +44,7 @@ func (w *harness) keep(c *timestamp.Clock) (stored int64) {
 // begin now and not in the evening, if the process called Raise meanwhile.
 func TestReadsAfterAnIdleTime(t *testing.T) {
 	for _, raised := range []bool{true, false} {
-		w := &harness{t: t, st: storetest.NewMemory(time.Now), now: time.UnixMilli(1_700_000_000_000)}
+		w := &fixture{t: t, st: storetest.NewMemory(time.Now), now: time.UnixMilli(1_700_000_000_000)}
 		c := w.load()
 		for night := w.now.Add(10 * time.Hour); w.now.Before(night); w.now = w.now.Add(timestamp.RaisePause) {
 			if raised {
@@ -66,7 +66,7 @@ func TestReadsAfterAnIdleTime(t *testing.T) {
 // whether the write was done or not.
 func TestReadAfterAnUnknownOutcome(t *testing.T) {
 	for _, done := range []bool{true, false} {
-		w := &harness{t: t, st: storetest.NewMemory(time.Now), now: time.UnixMilli(1_700_000_000_000)}
+		w := &fixture{t: t, st: storetest.NewMemory(time.Now), now: time.UnixMilli(1_700_000_000_000)}
 		w.keep(w.load())
 		w.now = w.now.Add(time.Hour)
 		w.st = &undecided{Store: w.st, done: done}
@@ -103,7 +103,7 @@ func (refusing) Transact(context.Context, store.Plan) error { return store.ErrUn
 // Stamps do not go back with a clock that is set back by up to five minutes, nor with a
 // restart.
 func TestStampsDoNotGoBack(t *testing.T) {
-	w := &harness{t: t, st: storetest.NewMemory(time.Now), now: time.UnixMilli(1_700_000_000_000)}
+	w := &fixture{t: t, st: storetest.NewMemory(time.Now), now: time.UnixMilli(1_700_000_000_000)}
 	c := w.load()
 	first := c.Next(0)
 	w.keep(c)
@@ -123,7 +123,7 @@ func TestStampsDoNotGoBack(t *testing.T) {
 // the process, not the chat whose head has that time, not the next process.
 func TestAJumpDoesNotLast(t *testing.T) {
 	const start = 1_700_000_000_000
-	w := &harness{t: t, st: storetest.NewMemory(time.Now), now: time.UnixMilli(start)}
+	w := &fixture{t: t, st: storetest.NewMemory(time.Now), now: time.UnixMilli(start)}
 	c := w.load()
 	c.Next(0)
 	w.keep(c)
@@ -150,7 +150,7 @@ func TestAJumpDoesNotLast(t *testing.T) {
 // the first of them is issued, and once: not again for each chat of that time.
 func TestSetbacksAreReported(t *testing.T) {
 	const start = 1_700_000_000_000
-	w := &harness{t: t, st: storetest.NewMemory(time.Now), now: time.UnixMilli(start)}
+	w := &fixture{t: t, st: storetest.NewMemory(time.Now), now: time.UnixMilli(start)}
 	watch := w.clock()
 	wantSetbacks := func(what string, want timestamp.Setbacks) {
 		t.Helper()
@@ -199,7 +199,7 @@ func TestSetbacksAreReported(t *testing.T) {
 // A process whose clock is right hears of the others' from a chat that they changed.
 func TestSetbackHeardFromAChat(t *testing.T) {
 	const start = 1_700_000_000_000
-	w := &harness{t: t, st: storetest.NewMemory(time.Now), now: time.UnixMilli(start)}
+	w := &fixture{t: t, st: storetest.NewMemory(time.Now), now: time.UnixMilli(start)}
 	c := w.load()
 	c.Next(start + 3_600_000)
 	c.Keep(t.Context(), func(context.Context, store.Plan) error { return store.ErrUnavailable })

@@ -25,7 +25,7 @@ func marked(states ...*chatv1.MemberState) *deliveryv1.AckResponse {
 func read(n int64) *chatv1.MemberState { return &chatv1.MemberState{ReadSequence: n} }
 
 // reading is a device with the chat "c" of nine messages, and nothing to acknowledge.
-func reading(t *testing.T) *harness {
+func reading(t *testing.T) *fixture {
 	t.Helper()
 	r := loaded(t, 9)
 	r.answer(device.Ack, &deliveryv1.AckResponse{})
@@ -33,7 +33,7 @@ func reading(t *testing.T) *harness {
 }
 
 // reads are the marks of the Ack under way.
-func (r *harness) reads() string {
+func (r *fixture) reads() string {
 	r.t.Helper()
 	out := ""
 	req, _ := r.call(device.Ack).Request.(*deliveryv1.AckRequest)
@@ -89,18 +89,18 @@ func TestMarkWhileAnotherIsUnderWay(t *testing.T) {
 // A mark that an Ack does not bring is sent in another way, unless the server refuses it.
 func TestMarksThatAckDoesNotBring(t *testing.T) {
 	for name, tt := range map[string]struct {
-		end   func(r *harness) // of the Ack
+		end   func(r *fixture) // of the Ack
 		marks int              // calls of MarkRead then
 		acks  int              // a minute later
 		chats int
 	}{
-		"an earlier release": {func(r *harness) { r.answer(device.Ack, &deliveryv1.AckResponse{}) }, 1, 0, 1},
-		"the stream is gone": {func(r *harness) { r.fail(device.Ack, connect.CodeNotFound, "STREAM_GONE") }, 1, 0, 1},
-		"unavailable":        {func(r *harness) { r.fail(device.Ack, connect.CodeUnavailable, "") }, 0, 1, 1},
-		"refused": {func(r *harness) {
+		"an earlier release": {func(r *fixture) { r.answer(device.Ack, &deliveryv1.AckResponse{}) }, 1, 0, 1},
+		"the stream is gone": {func(r *fixture) { r.fail(device.Ack, connect.CodeNotFound, "STREAM_GONE") }, 1, 0, 1},
+		"unavailable":        {func(r *fixture) { r.fail(device.Ack, connect.CodeUnavailable, "") }, 0, 1, 1},
+		"refused": {func(r *fixture) {
 			r.answer(device.Ack, &deliveryv1.AckResponse{Reads: []*deliveryv1.ReadOutcome{{Reason: "FORBIDDEN"}}})
 		}, 0, 0, 1},
-		"not a member": {func(r *harness) {
+		"not a member": {func(r *fixture) {
 			r.answer(device.Ack, &deliveryv1.AckResponse{Reads: []*deliveryv1.ReadOutcome{{Reason: "NOT_A_MEMBER"}}})
 		}, 0, 0, 0},
 	} {

@@ -16,7 +16,7 @@ import (
 )
 
 func TestSyncPages(t *testing.T) {
-	r := newHarness(t, nil)
+	r := newFixture(t, nil)
 	r.expect("subscribes before it has a token", r.open(device.Subscribe), 0)
 	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("a", 2, 1)}, NextPageToken: "p",
 		Full: true, Generation: "g1"})
@@ -103,7 +103,7 @@ func TestMarksOfAnotherGenerationAreForgotten(t *testing.T) {
 // Found by the explorer: a chat was read before the store was restored, the first
 // list came after.
 func TestAnswersBeforeTheFirstGeneration(t *testing.T) {
-	r := newHarness(t, nil)
+	r := newFixture(t, nil)
 	r.m.Open("c")
 	r.take()
 	r.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("c", 9, 8)})
@@ -117,7 +117,7 @@ func TestAnswersBeforeTheFirstGeneration(t *testing.T) {
 // Found by the explorer: the user was removed from the only chat known, and the store
 // restored to before that, all before the first list.
 func TestRemovalBeforeTheFirstGeneration(t *testing.T) {
-	r := newHarness(t, nil)
+	r := newFixture(t, nil)
 	id := r.m.Send("c", "x")
 	r.take()
 	r.answer(device.SendMessage, &messagev1.SendMessageResponse{MessageId: "m", Sequence: 8, Version: 9,
@@ -143,7 +143,7 @@ func TestOlderAnswerIsNotAskedForAgainAtOnce(t *testing.T) {
 // Found by the explorer: the answer about a chat came while the first list was on
 // its way, which does not name the chat.
 func TestAnswerBesideTheFirstList(t *testing.T) {
-	r := newHarness(t, nil)
+	r := newFixture(t, nil)
 	r.m.Open("c")
 	r.take()
 	old := r.call(device.GetChat)
@@ -177,7 +177,7 @@ func TestSendAcrossGenerations(t *testing.T) {
 
 // Found by the explorer: the same before the device has heard of any generation.
 func TestSendBeforeTheFirstGeneration(t *testing.T) {
-	r := newHarness(t, nil)
+	r := newFixture(t, nil)
 	id := r.m.Send("c", "x")
 	r.take()
 	old := r.call(device.SendMessage)

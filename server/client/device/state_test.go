@@ -31,25 +31,25 @@ func TestNewestStateWins(t *testing.T) {
 		Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN}
 	again := &chatv1.MemberState{Revision: 7, ReadSequence: 1, Role: chatv1.MemberRole_MEMBER_ROLE_MEMBER}
 	for name, c := range map[string]struct {
-		bring func(r *harness)
+		bring func(r *fixture)
 		muted bool
 	}{
-		"the list was read before the mute": {func(r *harness) {
+		"the list was read before the mute": {func(r *fixture) {
 			r.frames(receiptFrame(muted), headFrame(4, withState(plain)))
 		}, true},
-		"receipts in the other order": {func(r *harness) { r.frames(receiptFrame(again), receiptFrame(muted)) }, false},
-		"in order":                    {func(r *harness) { r.frames(receiptFrame(muted), receiptFrame(again)) }, false},
-		"an old answer": {func(r *harness) {
+		"receipts in the other order": {func(r *fixture) { r.frames(receiptFrame(again), receiptFrame(muted)) }, false},
+		"in order":                    {func(r *fixture) { r.frames(receiptFrame(muted), receiptFrame(again)) }, false},
+		"an old answer": {func(r *fixture) {
 			r.answer(device.Ack, &deliveryv1.AckResponse{})
 			r.m.MarkRead("c", 1)
 			r.take()
 			r.frames(receiptFrame(muted))
 			r.answer(device.Ack, marked(plain))
 		}, true},
-		"the same once more": {func(r *harness) { r.frames(receiptFrame(muted), receiptFrame(muted)) }, true},
-		"from a server of old": {func(r *harness) { r.frames(receiptFrame(muted), receiptFrame(&chatv1.MemberState{})) },
+		"the same once more": {func(r *fixture) { r.frames(receiptFrame(muted), receiptFrame(muted)) }, true},
+		"from a server of old": {func(r *fixture) { r.frames(receiptFrame(muted), receiptFrame(&chatv1.MemberState{})) },
 			true},
-		"an own message meanwhile": {func(r *harness) {
+		"an own message meanwhile": {func(r *fixture) {
 			r.frames(receiptFrame(muted), ownMessage(), receiptFrame(plain))
 		}, true},
 	} {

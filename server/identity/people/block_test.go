@@ -14,8 +14,8 @@ import (
 	rows "github.com/parley-chat/parley/server/store/table/people"
 )
 
-func memory(t *testing.T) *world {
-	w := &world{T: t, now: epoch}
+func memory(t *testing.T) *fixture {
+	w := &fixture{T: t, now: epoch}
 	w.open(storetest.NewMemory(w.clock))
 	return w
 }
@@ -32,7 +32,7 @@ func refused(t *testing.T, what string, err error, rule string) {
 // A block holds at the creation of a direct chat, at additions to groups and at sends in a
 // direct chat that was there before; groups that both are in are not concerned (S-26).
 func TestSec_S_26_BlocksHold(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		pair := testkit.Value(w.direct("ann", "bob"))(t)
 		both := testkit.Value(w.group("cat", "ann", "bob"))(t)
@@ -90,7 +90,7 @@ func TestBlocksCostNoRead(t *testing.T) {
 }
 
 func TestBlockLists(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		if err := w.people.Block(ctx, "ann", "ann"); !errors.Is(err, people.ErrSelf) {
 			t.Error(err)
@@ -138,7 +138,7 @@ func TestBlockListsHaveAnEnd(t *testing.T) {
 
 // Who may add me: everybody, people I share a chat with, nobody; others invite.
 func TestWhoMayAdd(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		id := testkit.Value(w.group("ann", "bob"))(t)
 		set := func(who rows.WhoAdds) {
@@ -178,7 +178,7 @@ func TestWhoMayAdd(t *testing.T) {
 }
 
 func TestInvitations(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		nobody := rows.Nobody
 		testkit.Value(w.people.SetSettings(ctx, "cat", &nobody, nil))(t)

@@ -90,7 +90,7 @@ func TestOneBadChat(t *testing.T) {
 // A group that says it has members whom it has not holds no deletion: the count is corrected,
 // and the last member stays.
 func TestDepartureOfAWrongCount(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		id := testkit.Value(w.group("ann", "bob"))(t)
 		testkit.Must(t, w.spy.Transact(ctx, store.Plan{Writes: []store.Write{
@@ -141,7 +141,7 @@ func TestDeletionIsOneProcesss(t *testing.T) {
 
 // Answers that are lost while a deletion is taken, or completed, change nothing.
 func TestDeletionsAndLostAnswers(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		id := testkit.Value(w.group("bob", "ann", "cat"))(t)
 		testkit.Must(t, w.people.Delete(ctx, "ann", "ann"))
@@ -160,7 +160,7 @@ func TestDeletionsAndLostAnswers(t *testing.T) {
 // Neither of the two of a direct chat sends once one has deleted the account, whatever the
 // tokens say, and no end of a block opens it again.
 func TestDirectChatsAreClosed(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		pair := testkit.Value(w.direct("ann", "bob"))(t)
 		for _, u := range []string{"ann", "bob"} {
@@ -187,7 +187,7 @@ func TestDirectChatsAreClosed(t *testing.T) {
 // What cannot be undone wants a sign-in of the last ten minutes: of the session, however new
 // its token is, or of a token without one here.
 func TestRecentSignIn(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		now := w.clock()
 		session := rows.Session{UserID: "ann", SessionID: "ses_1", CreatedAt: now.UnixMilli(), UsedAt: now.UnixMilli(),

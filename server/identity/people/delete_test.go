@@ -20,7 +20,7 @@ import (
 // A deleted account is a tombstone at once: nobody adds or finds it. Its memberships end, its
 // groups have an owner, its direct chats are closed, and what it has written stays (S-46).
 func TestSec_S_46_Deletion(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		var erased []string
 		w.people = w.service(func(c *people.Config) {
@@ -90,7 +90,7 @@ func TestSec_S_46_Deletion(t *testing.T) {
 func second[T any](_ T, err error) error { return err }
 
 // ofAccount lists the rows of a user in the table.
-func ofAccount(w *world, user string) string {
+func ofAccount(w *fixture, user string) string {
 	w.Helper()
 	page, err := w.spy.Query(w.Context(), store.Query{Table: store.People, PK: user, Consistency: store.Strong})
 	testkit.Must(w, err)
@@ -143,7 +143,7 @@ func TestDeletionsAreCompleted(t *testing.T) {
 }
 
 // ghost makes a deleted user a member, as a group does whose creation was checked before.
-func (w *world) ghost(id, user string) {
+func (w *fixture) ghost(id, user string) {
 	w.Helper()
 	ctx := w.Context()
 	undo := func(cond store.Condition, u store.Update) {
@@ -175,7 +175,7 @@ func TestLastMemberDeparts(t *testing.T) {
 }
 
 // export collects an export, with cursors.
-func export(w *world, user, cursor string) (list, cursors []string) {
+func export(w *fixture, user, cursor string) (list, cursors []string) {
 	w.Helper()
 	testkit.Must(w, w.people.Export(w.Context(), user, cursor, func(r people.Record) error {
 		text := "identifier " + r.Identifier
@@ -204,7 +204,7 @@ func export(w *world, user, cursor string) (list, cursors []string) {
 // An export has all that is the user's and nothing that others wrote, and resumes after
 // each of its records (S-46).
 func TestSec_S_46_Export(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		w.found["+491234"], w.found["ann@example.com"], w.found["bob@example.com"] = "ann", "ann", "bob"
 		testkit.Value(w.people.Update(ctx, "ann", name("Ann")))(t)

@@ -23,7 +23,7 @@ func TestChangesAreJoined(t *testing.T) {
 	}
 }
 
-func changesAreJoined(w *world) {
+func changesAreJoined(w *fixture) {
 	ctx := w.Context()
 	testkit.Value(w.group("bob", "ann"))(w)
 	other := w.service()

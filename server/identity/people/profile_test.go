@@ -14,7 +14,7 @@ func ptr[T any](v T) *T { return &v }
 func name(text string) people.ProfileChange { return people.ProfileChange{DisplayName: &text} }
 
 func TestProfiles(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		if _, err := w.people.Get(ctx, "nobody"); !errors.Is(err, people.ErrUnknown) {
 			t.Fatal(err)
@@ -50,7 +50,7 @@ func TestProfiles(t *testing.T) {
 
 // A change whose answer is lost is made once, also with an etag.
 func TestAnswersThatAreLost(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		w.spy.lose.Store(1)
 		p := testkit.Value(w.people.Update(ctx, "ann", people.ProfileChange{About: ptr("tea"), Etag: "v0"}))(t)
@@ -76,7 +76,7 @@ func TestAnswersThatAreLost(t *testing.T) {
 }
 
 func TestHandles(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		set := func(user, handle string, want error) {
 			t.Helper()
@@ -133,7 +133,7 @@ func TestReservedHandles(t *testing.T) {
 // Handles that look alike are one person's, who may change from one to another. Only the exact
 // one is found.
 func TestHandlesThatLookAlike(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		testkit.Value(w.people.SetHandle(ctx, "ann", "lily.tea0"))(t)
 		for _, h := range []string{"lily_tea0", "lily..tea0", "lilytea0", "li1y.tea0", "lily.teao"} {
@@ -172,7 +172,7 @@ func TestHeldHandlesLapse(t *testing.T) {
 
 // Two who want a handle at once: one has it.
 func TestRaceForAHandle(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		users := []string{"ann", "bob", "cat", "dan"}
 		errs := make(chan error, len(users))
 		for _, u := range users {
@@ -198,7 +198,7 @@ func TestRaceForAHandle(t *testing.T) {
 
 // Who is not found is one answer with the same calls of the store, whatever the reason.
 func TestFindByIdentifier(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		w.found["ann@example.com"], w.found["bob@example.com"], w.found["cat@example.com"] = "ann", "bob", "cat"
 		for _, u := range []string{"ann", "cat"} {
@@ -230,7 +230,7 @@ func TestFindByIdentifier(t *testing.T) {
 
 // Streams are notified of a change once, in each process, and nothing is written for a chat.
 func TestChangesAreAnnounced(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		for range 5 {
 			testkit.Value(w.group("ann", "bob"))(t)
@@ -256,7 +256,7 @@ func TestChangesAreAnnounced(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		is := func(want string) {
 			t.Helper()

@@ -14,14 +14,14 @@ import (
 	rows "github.com/parley-chat/parley/server/store/table/people"
 )
 
-func (w *world) whoAdds(user string, who rows.WhoAdds) {
+func (w *fixture) whoAdds(user string, who rows.WhoAdds) {
 	w.Helper()
 	testkit.Value(w.people.SetSettings(w.Context(), user, &who, nil))(w)
 }
 
 // Whoever begins a direct chat with somebody shares a chat once that one takes part in it.
 func TestStrangersShareNothing(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		w.whoAdds("ann", rows.SharedChat)
 		id := testkit.Value(w.group("bob", "cat"))(t)
 		refused(t, "before", w.add(id, "bob", "ann"), "INVITATION_REQUIRED")
@@ -82,7 +82,7 @@ func (c *counter) Query(ctx context.Context, q store.Query) (store.Page, error) 
 // Whoever is blocked does not get at somebody by way of a friend who adds both: that takes an
 // invitation.
 func TestBlocksHoldForFriends(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		testkit.Must(t, w.people.Block(ctx, "ann", "bob"))
 		id := testkit.Value(w.group("bob", "cat"))(t)
@@ -121,7 +121,7 @@ func (h *hook) Transact(ctx context.Context, p store.Plan) error {
 
 // Somebody whose block is answered before a group is created does not become a member of it.
 func TestBlockDuringCreation(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		h := &hook{Store: w.spy.Store}
 		w.spy.Store = h
 		h.before = func() { testkit.Must(t, w.people.Block(w.Context(), "ann", "bob")) }
@@ -159,7 +159,7 @@ func TestSharingReadsOnce(t *testing.T) {
 
 // One who invites again and again has ten invitations open with a person, the last ones.
 func TestInvitationsOfOneInviter(t *testing.T) {
-	engines(t, func(w *world) {
+	engines(t, func(w *fixture) {
 		ctx := w.Context()
 		of := func(inviter string) (list []rows.Invitation) {
 			for _, i := range testkit.Value(w.people.Invitations(ctx, "ann"))(t) {

@@ -11,7 +11,7 @@ import (
 
 func TestStress(t *testing.T) {
 	lifecycletest.Stress(t, func(t *testing.T) lifecycle.Service {
-		w := &world{T: t, now: epoch}
+		w := &fixture{T: t, now: epoch}
 		w.open(storetest.NewMemory(w.clock))
 		testkit.Must(t, w.people.Delete(t.Context(), "ann", "ann"))
 		return lifecycle.Service{Name: "people", Run: w.people.Run}

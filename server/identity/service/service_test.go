@@ -16,7 +16,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-type bench struct {
+type fixture struct {
 	*Service
 	now     time.Time
 	store   store.Store
@@ -27,13 +27,13 @@ type bench struct {
 }
 
 // RevokeKey implements Revoker.
-func (b *bench) RevokeKey(_ context.Context, key string) error {
+func (b *fixture) RevokeKey(_ context.Context, key string) error {
 	b.revoked = append(b.revoked, key)
 	return b.fail
 }
 
 // RevokeService implements Revoker.
-func (b *bench) RevokeService(_ context.Context, account string, before, _ time.Time) error {
+func (b *fixture) RevokeService(_ context.Context, account string, before, _ time.Time) error {
 	if !before.Equal(b.now) {
 		return errors.New("another time")
 	}
@@ -41,9 +41,9 @@ func (b *bench) RevokeService(_ context.Context, account string, before, _ time.
 	return b.fail
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T) *fixture {
 	t.Helper()
-	b := &bench{now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	b := &fixture{now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	clock := func() time.Time { return b.now }
 	b.store = faulty.New(storetest.NewMemory(clock), faulty.Options{Policy: func(c faulty.Call) faulty.Fault {
 		if c.Method == faulty.BatchGet {
@@ -62,7 +62,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-func (b *bench) account(t *testing.T, id string, scopes ...string) {
+func (b *fixture) account(t *testing.T, id string, scopes ...string) {
 	t.Helper()
 	_, err := b.Create(t.Context(), Account{ID: id, Description: "shop", Scopes: scopes, CreatedBy: "ada"})
 	if err != nil {
@@ -70,7 +70,7 @@ func (b *bench) account(t *testing.T, id string, scopes ...string) {
 	}
 }
 
-func (b *bench) key(t *testing.T, account string, expires time.Time) (Key, string) {
+func (b *fixture) key(t *testing.T, account string, expires time.Time) (Key, string) {
 	t.Helper()
 	k, text, err := b.CreateKey(t.Context(), account, "ada", expires)
 	if err != nil {

@@ -2,8 +2,8 @@ package testkit
 
 import "flag"
 
-// Waiting lets 16 tests of a package run beside each other, however few processors there are. Packages whose tests wait for
-// time, disks or other processes most of the time call it in TestMain; tests that compute get slower by it.
+// Waiting lets 16 parallel tests of a package run at once, however few processors there are. A package whose tests
+// mostly wait for time, disks or other processes calls it in TestMain. Tests that compute get slower by it.
 func Waiting() {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "16"); err != nil {

@@ -18,7 +18,7 @@ func BenchmarkAbuse(b *testing.B) {
 	for _, beside := range []int{0, abusers} {
 		b.Run(fmt.Sprint(beside, "_abusers"), func(b *testing.B) {
 			b.Setenv("PARLEY_LIMITS", "new_send=off")
-			y := newHarness(b)
+			y := newBenchFixture(b)
 			ctx, cancel := context.WithCancel(y.ctx)
 			defer cancel()
 			chat := func(name string) (*user, string) {

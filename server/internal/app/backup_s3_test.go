@@ -34,7 +34,7 @@ func storage(t *testing.T) (address string) {
 // restored with all messages, the other one is checked, and --keep removes the older ones.
 func TestBackupS3(t *testing.T) {
 	to, dir := storage(t), t.TempDir()
-	r := &harness{b: t, ctx: t.Context(), dir: dir}
+	r := &benchFixture{b: t, ctx: t.Context(), dir: dir}
 	r.p = launch(t, dir, "127.0.0.1:0", "--backup-dir", to+"/scheduled")
 	r.readKey()
 	alice := r.user("alice", false)

@@ -36,7 +36,7 @@ func (p *process) command(t *testing.T, dir string, args ...string) (code int, o
 func TestBackupUnderLoad(t *testing.T) {
 	t.Parallel()
 	dir, to := t.TempDir(), t.TempDir()
-	r := &harness{b: t, ctx: t.Context(), dir: dir}
+	r := &benchFixture{b: t, ctx: t.Context(), dir: dir}
 	r.p = launch(t, dir, "127.0.0.1:0")
 	r.readKey()
 	alice, bob := r.user("alice", false), r.user("bob", false)

@@ -23,7 +23,7 @@ import (
 // The benchmarks run the real binary in a process of its own; the clients of the
 // benchmark share the machine with it.
 
-type harness struct {
+type benchFixture struct {
 	b   testing.TB
 	ctx context.Context
 	p   *process
@@ -31,14 +31,14 @@ type harness struct {
 	dir string
 }
 
-func newHarness(b testing.TB) *harness {
+func newBenchFixture(b testing.TB) *benchFixture {
 	dir := b.TempDir()
-	r := &harness{b: b, ctx: b.Context(), p: launch(b, dir, "127.0.0.1:0"), dir: dir}
+	r := &benchFixture{b: b, ctx: b.Context(), p: launch(b, dir, "127.0.0.1:0"), dir: dir}
 	r.readKey()
 	return r
 }
 
-func (r *harness) readKey() {
+func (r *benchFixture) readKey() {
 	r.b.Helper()
 	var err error
 	if r.key, err = auth.LoadKey(r.dir); err != nil {
@@ -46,7 +46,7 @@ func (r *harness) readKey() {
 	}
 }
 
-func (r *harness) user(name string, h2 bool) *user {
+func (r *benchFixture) user(name string, h2 bool) *user {
 	r.b.Helper()
 	tok, err := r.key.Issue(name, time.Now(), time.Hour)
 	if err != nil {
@@ -59,7 +59,7 @@ func (r *harness) user(name string, h2 bool) *user {
 	return u
 }
 
-func (r *harness) group(u *user, members ...string) string {
+func (r *benchFixture) group(u *user, members ...string) string {
 	r.b.Helper()
 	res, err := u.chats.CreateChat(r.ctx,
 		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: members})
@@ -69,7 +69,7 @@ func (r *harness) group(u *user, members ...string) string {
 	return res.GetChat().GetChat().GetChatId()
 }
 
-func (r *harness) send(u *user, id, text string) {
+func (r *benchFixture) send(u *user, id, text string) {
 	if _, err := u.messages.SendMessage(r.ctx, &messagev1.SendMessageRequest{ChatId: id, Content: text}); err != nil {
 		r.b.Error(err)
 	}
@@ -107,7 +107,7 @@ type crowd struct {
 	wg        sync.WaitGroup
 }
 
-func (r *harness) crowd(id string, users []*user) *crowd {
+func (r *benchFixture) crowd(id string, users []*user) *crowd {
 	ctx, stop := context.WithCancel(r.ctx)
 	c := &crowd{ctx: ctx, stop: stop, moved: make(chan struct{}, 1)}
 	var open sync.WaitGroup
@@ -176,7 +176,7 @@ func sentAt(b testing.TB, text string) time.Time {
 
 func stamped(pad string) string { return strconv.FormatInt(time.Now().UnixNano(), 10) + " " + pad }
 
-func (r *harness) members(n int) []*user {
+func (r *benchFixture) members(n int) []*user {
 	users := make([]*user, n)
 	each(n, 8, func(i int) { users[i] = r.user(fmt.Sprintf("m%03d", i), true) })
 	return users
@@ -214,7 +214,7 @@ func fsyncs(b *testing.B, dir string, n int) []time.Duration {
 func BenchmarkDeliverClosed(b *testing.B) {
 	for _, members := range []int{10, 100} {
 		b.Run(fmt.Sprintf("members=%d", members), func(b *testing.B) {
-			r := newHarness(b)
+			r := newBenchFixture(b)
 			users := r.members(members)
 			id := r.group(users[0], names(users[1:])...)
 			c := r.crowd(id, users)

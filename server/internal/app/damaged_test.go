@@ -93,7 +93,7 @@ func (d *damagedInstallation) flipMessage(b []byte) []byte {
 func newDamaged(t *testing.T) *damagedInstallation {
 	t.Helper()
 	d := &damagedInstallation{dir: t.TempDir(), acks: map[string][]*messagev1.SendMessageResponse{}}
-	r := &harness{b: t, ctx: t.Context(), dir: d.dir}
+	r := &benchFixture{b: t, ctx: t.Context(), dir: d.dir}
 	r.p = launch(t, d.dir, "127.0.0.1:0")
 	r.readKey()
 	alice := r.user("alice", false)

@@ -111,7 +111,7 @@ func TestFullDiskPage(t *testing.T) {
 	testkit.Must(t, os.Symlink(binary(t), filepath.Join(home, "server")))
 	data := filepath.Join(home, ".parley")
 	first := launch(t, data, "127.0.0.1:0")
-	r := &harness{b: t, ctx: t.Context(), dir: data, p: first}
+	r := &benchFixture{b: t, ctx: t.Context(), dir: data, p: first}
 	r.readKey()
 	bob, alice := r.user("bob", false), r.user("alice", false)
 	bob.list(t)

@@ -349,7 +349,7 @@ func TestRestoredTables(t *testing.T) {
 	ctx, progress := untilStuck(t, 3*time.Minute)
 	r := newRecovery(ctx, t)
 	alice, bob := r.user("alice", 0), r.user("bob", 1)
-	h := &harness{b: t, ctx: ctx, dir: r.installation.dir}
+	h := &benchFixture{b: t, ctx: ctx, dir: r.installation.dir}
 	r.chats = []string{h.group(alice, "bob"), h.group(alice, "bob"), h.group(alice, "bob")}
 	r.reader = bob
 	for i, name := range []string{"alice", "alice", "bob", "bob"} {

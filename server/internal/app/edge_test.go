@@ -193,7 +193,7 @@ func TestBehindProxy(t *testing.T) {
 		return func(r *http.Request) { r.Header.Set("X-Forwarded-For", address) }
 	}
 	c := &http.Client{Transport: tr}
-	r := &harness{b: t, ctx: t.Context(), p: p, dir: p.dataDir()}
+	r := &benchFixture{b: t, ctx: t.Context(), p: p, dir: p.dataDir()}
 	r.readKey()
 	token, err := r.key.Issue("bob", time.Now(), time.Hour)
 	if err != nil {
@@ -331,7 +331,7 @@ func TestIdleConnectionsAgainstFewDescriptors(t *testing.T) {
 	p := start(t, exec.Command("sh", "-c", `ulimit -n 424 && exec "$0" "$@"`, binary(t), "--listen", "127.0.0.1:0",
 		"--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--data-dir",
 		dir))
-	r := &harness{b: t, ctx: t.Context(), p: p, dir: dir}
+	r := &benchFixture{b: t, ctx: t.Context(), p: p, dir: dir}
 	r.readKey()
 	bob := r.user("bob", false)
 	stream, err := bob.delivery.Subscribe(t.Context(), &deliveryv1.SubscribeRequest{})

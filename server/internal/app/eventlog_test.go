@@ -20,13 +20,13 @@ import (
 
 // smallLog is a server with an event log of 1 MiB.
 type smallLog struct {
-	*harness
+	*benchFixture
 	t *testing.T
 }
 
 func newSmallLog(t *testing.T) *smallLog {
 	t.Helper()
-	r := &harness{b: t, ctx: t.Context(), dir: t.TempDir()}
+	r := &benchFixture{b: t, ctx: t.Context(), dir: t.TempDir()}
 	r.p = launch(t, r.dir, "127.0.0.1:0", "--event-log-megabytes", "1")
 	r.readKey()
 	r.user("bob", true)

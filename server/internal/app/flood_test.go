@@ -103,7 +103,7 @@ func (a *attacker) attack(ctx context.Context, begin, again func(*attacker) erro
 // Whoever floods with frames of any kind is cut off, while everybody else is served, on
 // connections of the same kind (S-28).
 func TestSec_S_28_FloodsAreCut(t *testing.T) {
-	r := newHarness(t)
+	r := newBenchFixture(t)
 	bob := r.user("bob", true)
 	for _, flood := range floods {
 		t.Run(flood.name, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestSec_S_28_FloodsAreCut(t *testing.T) {
 // connection after another that floods; client and attacker share the machine with it.
 func BenchmarkFloods(b *testing.B) {
 	run := func(b *testing.B, attack func(ctx context.Context, addr string)) {
-		r := newHarness(b)
+		r := newBenchFixture(b)
 		bob := r.user("bob", true)
 		ctx, cancel := context.WithCancel(b.Context())
 		done := make(chan struct{})

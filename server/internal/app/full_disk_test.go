@@ -110,7 +110,7 @@ func TestDiskThatRunsFull(t *testing.T) {
 	if err := os.WriteFile(ballast, make([]byte, 120<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := &harness{b: t, ctx: t.Context(), dir: filepath.Join(disk, "data")}
+	r := &benchFixture{b: t, ctx: t.Context(), dir: filepath.Join(disk, "data")}
 	r.p = launch(t, r.dir, "127.0.0.1:0")
 	r.readKey()
 	writers := make([]*writer, 16)

@@ -13,10 +13,10 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 )
 
-// yard is the chat in which a member writes, and who else is about: cat was removed from
+// hostileFixture is the chat in which a member writes, and who else is about: cat was removed from
 // it, the strangers never were in it, the noisy are members, and lots has 1,000 chats.
-type yard struct {
-	*harness
+type hostileFixture struct {
+	*benchFixture
 	id        string
 	cat, lots *user
 	strangers []*user
@@ -28,35 +28,35 @@ type yard struct {
 var rpcLoads = []struct {
 	name    string
 	workers int
-	ask     func(ctx context.Context, y *yard, worker int)
+	ask     func(ctx context.Context, y *hostileFixture, worker int)
 }{
 	{"none", 0, nil},
-	{"a removed member adds", 100, func(ctx context.Context, y *yard, _ int) {
+	{"a removed member adds", 100, func(ctx context.Context, y *hostileFixture, _ int) {
 		_, _ = y.cat.chats.AddMember(ctx, &chatv1.AddMemberRequest{ChatId: y.id, UserId: "eve0"})
 	}},
-	{"strangers send", 100, func(ctx context.Context, y *yard, worker int) {
+	{"strangers send", 100, func(ctx context.Context, y *hostileFixture, worker int) {
 		_, _ = y.strangers[worker%len(y.strangers)].messages.SendMessage(ctx,
 			&messagev1.SendMessageRequest{ChatId: y.id, Content: "x"})
 	}},
-	{"unknown chats", 100, func(ctx context.Context, y *yard, worker int) {
+	{"unknown chats", 100, func(ctx context.Context, y *hostileFixture, worker int) {
 		_, _ = y.strangers[worker%len(y.strangers)].messages.SendMessage(ctx,
 			&messagev1.SendMessageRequest{ChatId: chat.NewID("chat_"), Content: "x"})
 	}},
-	{"8 noisy members", 8, func(ctx context.Context, y *yard, worker int) {
+	{"8 noisy members", 8, func(ctx context.Context, y *hostileFixture, worker int) {
 		_, _ = y.noisy[worker%len(y.noisy)].messages.SendMessage(ctx,
 			&messagev1.SendMessageRequest{ChatId: y.id, Content: strings.Repeat("x", 128)})
 	}},
-	{"large pages", 8, func(ctx context.Context, y *yard, worker int) {
+	{"large pages", 8, func(ctx context.Context, y *hostileFixture, worker int) {
 		_, _ = y.noisy[worker%len(y.noisy)].messages.ListMessages(ctx,
 			&messagev1.ListMessagesRequest{ChatId: y.id, PageSize: 100})
 	}},
-	{"16 lists", 16, func(ctx context.Context, y *yard, _ int) {
+	{"16 lists", 16, func(ctx context.Context, y *hostileFixture, _ int) {
 		_, _ = y.lots.chats.ListChats(ctx, &chatv1.ListChatsRequest{PageSize: 100})
 	}},
 }
 
-func newYard(b *testing.B) *yard {
-	y := &yard{harness: newHarness(b)}
+func newHostileFixture(b *testing.B) *hostileFixture {
+	y := &hostileFixture{benchFixture: newBenchFixture(b)}
 	ann := y.user("ann", false)
 	y.cat, y.lots = y.user("cat", false), y.user("lots", false)
 	members := []string{"bob", "cat"}
@@ -83,7 +83,7 @@ func newYard(b *testing.B) *yard {
 func BenchmarkHostileRPC(b *testing.B) {
 	for _, load := range rpcLoads {
 		b.Run(load.name, func(b *testing.B) {
-			y := newYard(b)
+			y := newHostileFixture(b)
 			bob := y.user("bob", false)
 			ctx, cancel := context.WithCancel(y.ctx)
 			defer cancel()

@@ -32,6 +32,7 @@ func TestTopicModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 5))
 	least, limit := 2*time.Second, 5*time.Second
 	if os.Getenv("PARLEY_TOPIC_KILLS") == "" {
+		t.Parallel()
 		least, limit = 500*time.Millisecond, time.Second
 	}
 	dir := t.TempDir()

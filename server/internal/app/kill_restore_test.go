@@ -159,7 +159,7 @@ func TestKillRestore(t *testing.T) {
 	ctx, progress := untilStuck(t, 5*time.Minute)
 	r.writer = newUser("alice", token(t, r.dir, "alice"), r.p.addr, newTransport(t, false))
 	r.reader = newUser("bob", token(t, r.dir, "bob"), r.p.addr, newTransport(t, false))
-	h := &harness{b: t, ctx: ctx, dir: r.dir}
+	h := &benchFixture{b: t, ctx: ctx, dir: r.dir}
 	r.chats = []string{h.group(r.writer, "bob"), h.group(r.writer, "bob"), h.group(r.writer, "bob")}
 	for _, name := range []string{"alice", "alice", "bob", "bob"} {
 		r.devices = append(r.devices, newGoDevice(t, token(t, r.dir, name), r.p.addr, name, r.chats))

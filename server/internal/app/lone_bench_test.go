@@ -35,7 +35,7 @@ func benchLone(b *testing.B, members, rate int) {
 	profile := filepath.Join(cmp.Or(os.Getenv("SUSTAINED_PROFILES"), b.TempDir()),
 		fmt.Sprintf("lone-%d-%d", members, rate))
 	p, toggle := launchProfiled(b, dir, profile)
-	r := &harness{b: b, ctx: b.Context(), p: p, dir: dir}
+	r := &benchFixture{b: b, ctx: b.Context(), p: p, dir: dir}
 	r.readKey()
 	users := r.members(members)
 	id := r.group(users[0], names(users[1:])...)

@@ -20,7 +20,7 @@ func TestCollectorOfAServer(t *testing.T) {
 		t.Errorf("the limit is %v bytes", limit)
 	}
 	// The same listener has no profiles, whoever asks.
-	r := &harness{b: t, ctx: t.Context(), p: p, dir: p.dataDir()}
+	r := &benchFixture{b: t, ctx: t.Context(), p: p, dir: p.dataDir()}
 	r.readKey()
 	operator, err := r.key.IssueOperator("ada", time.Now(), time.Minute)
 	if err != nil {

@@ -145,7 +145,7 @@ func (w *traveller) begin() {
 	t := w.t
 	alice := newUser("alice", token(t, w.dir, "alice"), w.addr, newTransport(t, false))
 	w.reader = newUser("bob", token(t, w.dir, "bob"), w.addr, newTransport(t, false))
-	h := &harness{b: t, ctx: w.ctx, dir: w.dir}
+	h := &benchFixture{b: t, ctx: w.ctx, dir: w.dir}
 	w.chats = []string{h.group(alice, "bob"), h.group(alice, "bob")}
 	for _, name := range []string{"alice", "alice", "bob"} {
 		w.devices = append(w.devices, newGoDevice(t, token(t, w.dir, name), w.addr, name, w.chats))

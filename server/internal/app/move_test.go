@@ -30,7 +30,7 @@ func TestMovePage(t *testing.T) {
 	addr := r.p.addr
 	alice := newUser("alice", token(t, r.dir, "alice"), addr, newTransport(t, false))
 	r.reader = newUser("bob", token(t, r.dir, "bob"), addr, newTransport(t, false))
-	h := &harness{b: t, ctx: ctx, dir: r.dir}
+	h := &benchFixture{b: t, ctx: ctx, dir: r.dir}
 	r.chats = []string{h.group(alice, "bob"), h.group(alice, "bob")}
 	for _, name := range []string{"alice", "alice", "bob"} {
 		r.devices = append(r.devices, newGoDevice(t, token(t, r.dir, name), addr, name, r.chats))

@@ -292,6 +292,7 @@ func TestUnwritable(t *testing.T) {
 
 // A start after kill -9 does not cover its greeting with a line for each partition.
 func TestStartAfterKillIsQuiet(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := launch(t, dir, "127.0.0.1:0")
 	alice := newUser("alice", token(t, dir, "alice"), p.addr, newTransport(t, false))

@@ -65,7 +65,7 @@ func startOpen(t *testing.T, dir string) *process {
 // serve has a server write to all that it has: chats, the event log, topics.
 func serve(t *testing.T, p *process, dir string) {
 	t.Helper()
-	r := &harness{b: t, ctx: t.Context(), p: p, dir: dir}
+	r := &benchFixture{b: t, ctx: t.Context(), p: p, dir: dir}
 	r.readKey()
 	ann := r.user("ann", false)
 	r.user("bob", false)

@@ -41,7 +41,7 @@ func slowSockets(tb testing.TB, addr, token string, n int) []net.Conn {
 // is refused meanwhile (S-27).
 func TestSec_S_27_SlowSocketsAreCut(t *testing.T) {
 	t.Parallel()
-	y := newHarness(t)
+	y := newBenchFixture(t)
 	ann, bob := y.user("ann", true), y.user("bob", false)
 	chat := y.group(ann, "bob")
 	tok := testkit.Value(y.key.Issue("eve", time.Now(), time.Hour))(t)

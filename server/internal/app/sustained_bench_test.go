@@ -50,7 +50,7 @@ func benchSustained(b *testing.B, rate int) {
 	dir, profile := b.TempDir(), filepath.Join(cmp.Or(os.Getenv("SUSTAINED_PROFILES"), b.TempDir()),
 		fmt.Sprintf("cpu-%d", rate))
 	p, toggle := launchProfiled(b, dir, profile)
-	r := &harness{b: b, ctx: b.Context(), p: p, dir: dir}
+	r := &benchFixture{b: b, ctx: b.Context(), p: p, dir: dir}
 	r.readKey()
 	u := r.user("ann", false)
 	r.user("ben", false)
@@ -91,7 +91,7 @@ func benchSustained(b *testing.B, rate int) {
 // sample reads every n-th partition, committed records only, until the returned
 // function is called: that waits for what is under way, and says how long each event took
 // since its plan was made, before it was on the disk.
-func (r *harness) sample(n int32) func() []time.Duration {
+func (r *benchFixture) sample(n int32) func() []time.Duration {
 	parts := map[int32]kgo.Offset{}
 	for p := int32(0); p < 64; p += n {
 		parts[p] = kgo.NewOffset().AtStart()
@@ -128,13 +128,13 @@ func (r *harness) sample(n int32) func() []time.Duration {
 
 // watcher asks for the server's metrics again and again.
 type watcher struct {
-	r      *harness
+	r      *benchFixture
 	end    context.CancelFunc
 	wg     sync.WaitGroup
 	oldest float64 // seconds, the most that was seen
 }
 
-func (r *harness) watch() *watcher {
+func (r *benchFixture) watch() *watcher {
 	ctx, end := context.WithCancel(r.ctx)
 	w := &watcher{r: r, end: end}
 	w.wg.Go(func() {

@@ -110,7 +110,7 @@ func (in *tapped) read() [4]callcount.Counts {
 // fleet is an installation with users whose tokens are made here.
 type fleet struct {
 	*installation
-	harness *harness
+	harness *benchFixture
 	key     *auth.Key
 	// Theirs, from beside them.
 	store   *dynamo.Store
@@ -143,7 +143,7 @@ func newFleet(t testing.TB, endpoint string) *fleet {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = table.Close() })
-	return &fleet{installation: in, harness: &harness{b: t, ctx: ctx, key: key}, key: key, store: st, routing: table}
+	return &fleet{installation: in, harness: &benchFixture{b: t, ctx: ctx, key: key}, key: key, store: st, routing: table}
 }
 
 // person is a user at a server, with connections of the user's own.

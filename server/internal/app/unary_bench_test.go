@@ -21,7 +21,7 @@ func BenchmarkUnary(b *testing.B) {
 		{"gRPC", true, []connect.ClientOption{connect.WithGRPC()}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			r := newHarness(b)
+			r := newBenchFixture(b)
 			id := r.group(r.user("ann", false), r.user("ben", false).name)
 			u := newUser("ann", token(b, r.dir, "ann"), r.p.addr, newTransport(b, c.http2), c.opts...)
 			read := func(int) {

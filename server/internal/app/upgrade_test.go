@@ -50,7 +50,7 @@ func TestUpgradePage(t *testing.T) {
 	p := launch(t, data, "127.0.0.1:0")
 	bob := newUser("bob", token(t, data, "bob"), p.addr, newTransport(t, false))
 	alice := newUser("alice", token(t, data, "alice"), p.addr, newTransport(t, false))
-	id := (&harness{b: t, ctx: t.Context(), dir: data}).group(alice, "bob")
+	id := (&benchFixture{b: t, ctx: t.Context(), dir: data}).group(alice, "bob")
 	said, starts := "", 0
 	for _, code := range shellBlocks(page) {
 		code, starting := strings.CutSuffix(code, "./server\n") // which would not end

@@ -91,7 +91,7 @@ func TestRefusedCodesCostNothing(t *testing.T) {
 // Accounts have limits on whom they find by an identifier, whom they invite, and on what they do
 // with themselves.
 func TestRatesOfAccounts(t *testing.T) {
-	h := newHarness(t, "user_requests=off,session_requests=off", nil)
+	h := newFixture(t, "user_requests=off,session_requests=off", nil)
 	h.want("identifiers looked up", 100, limit.Lookup, userv1connect.UserServiceLookupByIdentifierProcedure,
 		&userv1.LookupByIdentifierRequest{})
 	h.want("invitations", 50, limit.Invite, userv1connect.UserServiceInviteToChatProcedure, &userv1.InviteToChatRequest{})
@@ -109,7 +109,7 @@ func TestRatesOfAccounts(t *testing.T) {
 // Who shows no token, or one that nobody issued, has a limit by the address alone, which neither
 // those with a token nor those who sign in there share.
 func TestStrangers(t *testing.T) {
-	h := newHarness(t, "user_requests=off,session_requests=off", nil)
+	h := newFixture(t, "user_requests=off,session_requests=off", nil)
 	h.caller = Caller{Address: netip.MustParsePrefix("198.51.100.7/32")}
 	h.want("strangers", 400, limit.Strangers, list, nil)
 	h.want("strangers, elsewhere", 0, limit.Strangers, "/no/such/path", nil)
@@ -135,7 +135,7 @@ func TestStrangers(t *testing.T) {
 
 // A new account does not add more people in a day than it may, and is refused for good.
 func TestNewAccountMakesNoLargeGroup(t *testing.T) {
-	h := newHarness(t, "", func(c *Config) {
+	h := newFixture(t, "", func(c *Config) {
 		c.Created = func(context.Context, string) (time.Time, error) { return begin, nil }
 	})
 	over := new(limit.Refused)
@@ -148,7 +148,7 @@ func TestNewAccountMakesNoLargeGroup(t *testing.T) {
 
 // Who has no room for members loses no group.
 func TestRefusedMembersCostNoGroup(t *testing.T) {
-	h := newHarness(t, "", func(c *Config) {
+	h := newFixture(t, "", func(c *Config) {
 		c.Created = func(context.Context, string) (time.Time, error) { return begin, nil }
 	})
 	for range 50 {
@@ -172,7 +172,7 @@ func TestRefusedMembersCostNoGroup(t *testing.T) {
 // no more.
 func TestUnansweredWhileTheyAreMade(t *testing.T) {
 	stored := 0
-	h := newHarness(t, "user_requests=off,session_requests=off,unanswered=1/d:5", func(c *Config) {
+	h := newFixture(t, "user_requests=off,session_requests=off,unanswered=1/d:5", func(c *Config) {
 		c.Unanswered = func(context.Context, string, int) (int, error) { return stored, nil }
 	})
 	_, _ = h.count(5, create, direct()) // the bucket is empty; all of these were answered
@@ -204,13 +204,13 @@ func TestUnansweredWhileTheyAreMade(t *testing.T) {
 
 // The number of checks a day for answers of others is limited, also if each finds an answer.
 func TestAnsweredHasALimit(t *testing.T) {
-	h := newHarness(t, "user_requests=off,session_requests=off,create_direct=off", func(c *Config) {
+	h := newFixture(t, "user_requests=off,session_requests=off,create_direct=off", func(c *Config) {
 		c.Unanswered = func(context.Context, string, int) (int, error) { return 0, nil }
 	})
 	h.want("direct chats in a day", 20+100, limit.Answered, create, direct())
 
 	lookups := 0
-	h = newHarness(t, "user_requests=off,session_requests=off", func(c *Config) {
+	h = newFixture(t, "user_requests=off,session_requests=off", func(c *Config) {
 		c.Unanswered = func(_ context.Context, _ string, most int) (int, error) { lookups++; return most, nil }
 	})
 	for range 1_000 {
@@ -225,7 +225,7 @@ func TestAnsweredHasALimit(t *testing.T) {
 
 // Who asks for the chat that there is may name himself, as the contract allows.
 func TestDirectChatNamesTheCaller(t *testing.T) {
-	h := newHarness(t, "create_direct=1/d:1", func(c *Config) {
+	h := newFixture(t, "create_direct=1/d:1", func(c *Config) {
 		c.Direct = func(_ context.Context, user, other string) (bool, error) { return user == "u" && other == "bob", nil }
 	})
 	for _, ids := range [][]string{{"bob"}, {"u", "bob"}, {"bob", "u"}, {"bob", "bob"}} {

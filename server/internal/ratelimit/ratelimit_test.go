@@ -42,8 +42,8 @@ const (
 	publish   = topicv1connect.TopicServicePublishProcedure
 )
 
-// harness is an Admission with a clock that the test sets.
-type harness struct {
+// fixture is an Admission with a clock that the test sets.
+type fixture struct {
 	*Admission
 	t      *testing.T
 	at     time.Time
@@ -52,11 +52,11 @@ type harness struct {
 
 var begin = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func newHarness(t *testing.T, text string, set func(*Config)) *harness {
+func newFixture(t *testing.T, text string, set func(*Config)) *fixture {
 	t.Helper()
 	table, err := limit.ParseTable(text)
 	testkit.Must(t, err)
-	h := &harness{t: t, at: begin, caller: Caller{User: "u", Session: "s"}}
+	h := &fixture{t: t, at: begin, caller: Caller{User: "u", Session: "s"}}
 	clock := func() time.Time { return h.at }
 	l, err := limit.New(limit.Config{Clock: clock, Table: table})
 	testkit.Must(t, err)
@@ -71,7 +71,7 @@ func newHarness(t *testing.T, text string, set func(*Config)) *harness {
 
 // count makes calls until one is refused, n at most, and returns how many were not, and by
 // which rule the last was.
-func (h *harness) count(n int, procedure string, m any) (int, limit.Name) {
+func (h *fixture) count(n int, procedure string, m any) (int, limit.Name) {
 	h.t.Helper()
 	for i := range n {
 		leave, err := h.Admit(h.t.Context(), procedure, m)
@@ -84,7 +84,7 @@ func (h *harness) count(n int, procedure string, m any) (int, limit.Name) {
 	return n, ""
 }
 
-func (h *harness) want(what string, n int, rule limit.Name, procedure string, m any) {
+func (h *fixture) want(what string, n int, rule limit.Name, procedure string, m any) {
 	h.t.Helper()
 	if got, by := h.count(n+1, procedure, m); got != n || by != rule {
 		h.t.Errorf("%s: %d were let in, then %q refused; want %d, %q", what, got, by, n, rule)
@@ -106,7 +106,7 @@ func direct() *chatv1.CreateChatRequest {
 // What a user does to others has the limits of the requirements, each by itself and each
 // user's own (S-25).
 func TestSec_S_25_RatesOfUsers(t *testing.T) {
-	h := newHarness(t, "user_requests=off,session_requests=off,unanswered=off", nil)
+	h := newFixture(t, "user_requests=off,session_requests=off,unanswered=off", nil)
 	h.want("sends", 60, limit.Send, send, &messagev1.SendMessageRequest{})
 	h.want("groups", 10, limit.CreateGroup, create, group(1))
 	h.want("members", 90, limit.AddMember, add, &chatv1.AddMemberRequest{}) // ten came with groups
@@ -123,11 +123,11 @@ func TestSec_S_25_RatesOfUsers(t *testing.T) {
 // what the limit of one refuses costs the others nothing.
 func TestRequests(t *testing.T) {
 	text := "user_requests=1/d:300,session_requests=1/d:150,address_requests=1/d:900,send=off"
-	h := newHarness(t, text, nil)
+	h := newFixture(t, text, nil)
 	h.want("reads of a session", 50, limit.SessionRequests, list, &messagev1.ListMessagesRequest{})
 	h.caller.Session = "other"
 	h.want("writes of a session", 75, limit.UserRequests, send, &messagev1.SendMessageRequest{})
-	h = newHarness(t, text, nil)
+	h = newFixture(t, text, nil)
 	h.caller.Address = netip.MustParsePrefix("198.51.100.7/32")
 	for i := range 1_000 { // one user never stops
 		h.caller.Session = fmt.Sprint("s", i)
@@ -150,7 +150,7 @@ func TestRequests(t *testing.T) {
 // Programs have a limit of requests and none of what people do; what has bounds of its own has
 // no rate.
 func TestServices(t *testing.T) {
-	h := newHarness(t, "service_requests=1/d:500", nil)
+	h := newFixture(t, "service_requests=1/d:500", nil)
 	if n, by := h.count(10_000, publish, &chatv1.AddMemberRequest{}); n != 10_000 {
 		t.Errorf("%d publishes of a user were let in, then %q refused", n, by)
 	}
@@ -163,7 +163,7 @@ func TestServices(t *testing.T) {
 func TestSec_S_26_NewAccounts(t *testing.T) {
 	created := map[string]time.Time{"new": begin.Add(-time.Hour), "old": begin.Add(-25 * time.Hour)}
 	answers, asked := 0, 0
-	h := newHarness(t, "user_requests=off,session_requests=off", func(c *Config) {
+	h := newFixture(t, "user_requests=off,session_requests=off", func(c *Config) {
 		c.Created = func(_ context.Context, user string) (time.Time, error) {
 			asked++
 			return created[user], nil
@@ -189,7 +189,7 @@ func TestSec_S_26_NewAccounts(t *testing.T) {
 	h.at = h.at.Add(24 * time.Hour)
 	h.want("an account that was new", 60, limit.Send, send, &messagev1.SendMessageRequest{})
 
-	failed := newHarness(t, "", func(c *Config) {
+	failed := newFixture(t, "", func(c *Config) {
 		c.Created = func(context.Context, string) (time.Time, error) { return time.Time{}, errors.New("store") }
 	})
 	if _, err := failed.Admit(t.Context(), send, &messagev1.SendMessageRequest{}); err == nil {
@@ -200,14 +200,14 @@ func TestSec_S_26_NewAccounts(t *testing.T) {
 // Who asks for a direct chat that there is makes none, and pays for the request only.
 func TestDirectChatThatThereIs(t *testing.T) {
 	asked := 0
-	h := newHarness(t, "user_requests=1/d:3000,session_requests=off", func(c *Config) {
+	h := newFixture(t, "user_requests=1/d:3000,session_requests=off", func(c *Config) {
 		c.Direct = func(_ context.Context, user, other string) (bool, error) {
 			asked++
 			return user == "u" && other == "other", nil
 		}
 	})
 	h.want("the chat that there is", 300, limit.UserRequests, create, direct())
-	h = newHarness(t, "unanswered=off", func(c *Config) { c.Direct = h.cfg.Direct })
+	h = newFixture(t, "unanswered=off", func(c *Config) { c.Direct = h.cfg.Direct })
 	asked = 0
 	for _, ids := range [][]string{nil, {"a", "b"}, {"a b"}, {strings.Repeat("x", 65)}} { // not valid, which is said later
 		_, err := h.Admit(t.Context(), create,
@@ -265,7 +265,7 @@ func TestSignIn(t *testing.T) {
 
 // An address has so many streams, whoever has them, and its neighbour is another (S-29).
 func TestSec_S_29_StreamsOfAnAddress(t *testing.T) {
-	h := newHarness(t, "off", func(c *Config) { c.Streams = 50 })
+	h := newFixture(t, "off", func(c *Config) { c.Streams = 50 })
 	h.caller.Address = netip.MustParsePrefix("2001:db8::/64")
 	var open []func()
 	for i := range 50 {

@@ -10,7 +10,7 @@ import (
 // BenchmarkCall compares a call by REST with the same call as an RPC, both in JSON
 // and without a network.
 func BenchmarkCall(b *testing.B) {
-	w := newHarness(b)
+	w := newFixture(b)
 	path := w.group("bob")
 	id := strings.TrimPrefix(path, chats+"/")
 	rpc := http.NewServeMux()

@@ -33,7 +33,7 @@ func tally(all []answer) map[string]int {
 // with and without keys, one creates it and all get it.
 func TestOneDirectChat(t *testing.T) {
 	for _, n := range []int{2, 7, 64} {
-		w := newHarness(t)
+		w := newFixture(t)
 		all := together(n, func(i int) answer {
 			from, to := "ann", "bob"
 			if i%2 == 1 {
@@ -58,7 +58,7 @@ func TestOneDirectChat(t *testing.T) {
 
 // L-072, L-183: a chat takes its last member once, and a member once.
 func TestConcurrentMembers(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	var others []string
 	for i := range 148 {
 		u := fmt.Sprint("user", i)

@@ -24,7 +24,7 @@ import (
 )
 
 // methods of the services that have a REST path, and those that have none.
-func (w *harness) methods() (with, without []protoreflect.MethodDescriptor) {
+func (w *fixture) methods() (with, without []protoreflect.MethodDescriptor) {
 	w.Helper()
 	for _, name := range w.api.Names() {
 		d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
@@ -62,7 +62,7 @@ func binding(m protoreflect.MethodDescriptor) (verb, path string, body bool) {
 
 // Everything but what belongs to a stream can be had by REST.
 func TestEveryCallHasAPath(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	_, without := w.methods()
 	for _, m := range without {
 		if m.IsStreamingServer() || m.IsStreamingClient() {
@@ -77,7 +77,7 @@ func TestEveryCallHasAPath(t *testing.T) {
 // The document lists what is served and nothing else, with the codes that are
 // answered.
 func TestDocument(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	a := w.do("", "GET", "/api/v1/openapi.json", "")
 	testkit.Equal(t, "status", a.status, 200)
 	testkit.Equal(t, "type", a.header.Get("Content-Type"), "application/json")
@@ -139,7 +139,7 @@ func TestDocument(t *testing.T) {
 // Every body and every answer has an example that is one of its message, with
 // 64-bit integers as the text that they are answered as.
 func TestExamples(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	type content map[string]struct{ Example json.RawMessage }
 	var doc struct {
 		Servers []struct{ URL string }
@@ -191,7 +191,7 @@ func TestExamples(t *testing.T) {
 
 // The page of the REST API lists every call, and each of its links leads somewhere.
 func TestPage(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	got := httptest.NewRecorder()
 	docsite.New().ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), "GET", "/docs/reference", http.NoBody))
 	testkit.Equal(t, "status", got.Code, 200)

@@ -10,7 +10,7 @@ import (
 
 // FuzzREST looks for requests that the server takes the blame for.
 func FuzzREST(f *testing.F) {
-	w := newHarness(f)
+	w := newFixture(f)
 	path := w.group("bob")
 	f.Add("POST", chats, "", `{"type":"CHAT_TYPE_GROUP","name":"g","memberIds":["bob"]}`, "k")
 	f.Add("POST", path+"/messages", "", `{"content":"x","client_message_id":"3b241101-e2bb-4255-8caf-4136c566a962"}`, "")

@@ -8,7 +8,7 @@ import (
 
 // L-067 to L-100, L-154: members come, change and go.
 func TestMembers(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	path := w.group("bob")
 	testkit.Equal(t, "L-067", w.do("ann", "POST", path+"/members", `{"userId":"cid"}`, "Idempotency-Key", "k").want(201,
 		"").at("member", "userId"), "cid")
@@ -48,7 +48,7 @@ func TestMembers(t *testing.T) {
 // L-101 to L-106, L-108: a direct chat stays what it is, but for the caller's own
 // row.
 func TestDirectChatsDoNotChange(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id, _ := w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob"]}`).want(201, "").at("chat", "chat",
 		"chatId").(string)
 	path := chats + "/" + id

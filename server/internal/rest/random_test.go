@@ -181,7 +181,7 @@ func (m *maker) request() *http.Request {
 // No request is answered with 5xx, whatever is in it, and each error says why in
 // the one format. The seed of a run that fails is in its log.
 func TestRandomRequests(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	m := &maker{Rand: rand.New(rand.NewPCG(seed, 1)), chats: []string{"chat_01ARZ3NDEKTSV4RRFFQ69G5FAV"}}

@@ -19,7 +19,7 @@ const key = "3b241101-e2bb-4255-8caf-4136c566a962"
 // L-013, L-016, L-018, L-154: 201 for the one that creates, 200 and the header for
 // those that find it there.
 func TestCreate(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	direct := `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob"]}`
 	first := w.do("ann", "POST", chats, direct).want(201, "")
 	testkit.Equal(t, "new", first.header.Get("X-Idempotent-Replay"), "")
@@ -47,7 +47,7 @@ func TestCreate(t *testing.T) {
 
 // A client_message_id is the same in upper and in lower case, as a field and as a header.
 func TestMessageIDInEitherCase(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	id := w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}`).want(201,
 		"").at("chat", "chat", "chatId").(string)
 	path := chats + "/" + id + "/messages"
@@ -65,7 +65,7 @@ func TestMessageIDInEitherCase(t *testing.T) {
 }
 
 func TestMessages(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	path := w.group("bob")
 	sent := w.do("ann", "POST", path+"/messages", `{"content":"one"}`, "Idempotency-Key", key).want(201, "")
 	again := w.do("ann", "POST", path+"/messages", `{"content":"one","clientMessageId":"`+key+`"}`).want(200, "")
@@ -98,7 +98,7 @@ func TestMessages(t *testing.T) {
 }
 
 func TestTags(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	path := w.group("bob")
 	first := w.do("ann", "GET", path, "").want(200, "")
 	tag := first.header.Get("ETag")
@@ -115,7 +115,7 @@ func TestTags(t *testing.T) {
 
 // Long answers are compressed as those of RPCs; errors never are.
 func TestCompression(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	path := w.group("bob")
 	w.do("ann", "POST", path+"/messages", `{"content":"`+strings.Repeat("x", 4000)+`"}`, "Accept-Encoding",
 		"gzip").want(201, "")
@@ -130,7 +130,7 @@ func TestCompression(t *testing.T) {
 }
 
 func TestBadRequests(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	path := w.group("bob")
 	for _, tt := range []struct {
 		name, method, target, body string
@@ -179,7 +179,7 @@ func TestBadRequests(t *testing.T) {
 		{"sync token", "GET", "/api/v1/sync?token=x", ``, 400, "INVALID_TOKEN", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := &harness{TB: t, handler: w.handler}
+			w := &fixture{TB: t, handler: w.handler}
 			a := w.do("ann", tt.method, tt.target, tt.body, tt.headers...).want(tt.status, tt.reason)
 			testkit.Equal(t, "type", a.header.Get("Content-Type"), "application/json")
 			testkit.Equal(t, "sniffing", a.header.Get("X-Content-Type-Options"), "nosniff")
@@ -202,7 +202,7 @@ func TestBadRequests(t *testing.T) {
 
 // What is wrong is said by field, wherever it was found.
 func TestViolations(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	for target, field := range map[string]string{chats + "?pageSize=-1": "page_size", chats + "?pageSize=x": "pageSize"} {
 		s, err := w.do("ann", "GET", target, "").want(400, "INVALID_ARGUMENT").problem()
 		w.must(err)
@@ -218,7 +218,7 @@ func TestViolations(t *testing.T) {
 
 // Headers that belong to protocols of RPCs have no effect here.
 func TestHeadersOfRPCs(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	headers := []string{"Connect-Timeout-Ms", "x", "Connect-Protocol-Version", "7", "Connect-Content-Encoding", "br",
 		"Grpc-Encoding", "br", "Grpc-Timeout", "x", "Te", "trailers"}
 	w.do("ann", "GET", chats, "", headers...).want(200, "")
@@ -234,7 +234,7 @@ func (u unread) Read([]byte) (int, error) {
 }
 
 func TestGateBeforeBody(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	r := httptest.NewRequest("POST", chats, unread{t})
 	rec := httptest.NewRecorder()
 	w.handler.ServeHTTP(rec, r)
@@ -247,7 +247,7 @@ type late struct{}
 func (late) Read([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
 
 func TestSlowBody(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	r := httptest.NewRequest("POST", chats, late{})
 	r.Header.Set("Authorization", "Bearer ann")
 	rec := httptest.NewRecorder()
@@ -256,7 +256,7 @@ func TestSlowBody(t *testing.T) {
 }
 
 func TestStoreTroubles(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	path := w.group("bob")
 	w.store.fail(store.ErrFull)
 	w.do("ann", "POST", path+"/messages", `{"content":"x"}`).want(507, "STORAGE_FULL")
@@ -272,7 +272,7 @@ func TestStoreTroubles(t *testing.T) {
 
 // The same over a connection: lengths, keep-alive and answers without bodies.
 func TestOverTheWire(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	path := w.group("bob")
 	srv := httptest.NewServer(w.handler)
 	defer srv.Close()
@@ -299,7 +299,7 @@ func TestOverTheWire(t *testing.T) {
 // Where it is not known whether something was done, the answer has the key to repeat
 // it with, also one that the server made.
 func TestUnknownOutcome(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	path := w.group("bob")
 	do := func(method, path, body string) map[string]string {
 		t.Helper()

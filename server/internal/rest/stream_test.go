@@ -28,7 +28,7 @@ type feed struct {
 type event struct{ kind, id, retry, data string }
 
 // listen opens a stream over a real connection.
-func (w *harness) listen(user, query string, headers ...string) *feed {
+func (w *fixture) listen(user, query string, headers ...string) *feed {
 	w.Helper()
 	web := httptest.NewServer(w.handler)
 	w.Cleanup(web.Close)
@@ -106,7 +106,7 @@ func (f *feed) toHeartbeat() (got []string, id string) {
 // A stream begins with the heads of all chats, continues with what is sent, and is
 // resumed after any of its events, from the header or the address.
 func TestEvents(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	path := w.group("bob")
 	say := func(text string) { w.do("ann", "POST", path+"/messages", `{"content":"`+text+`"}`).want(201, "") }
 	f := w.listen("bob", "")
@@ -164,7 +164,7 @@ func TestEvents(t *testing.T) {
 
 // Who wants to acknowledge counts the frames; heartbeats count, the end does not.
 func TestAckOfEvents(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	path := w.group("bob")
 	f := w.listen("bob", "")
 	m, _ := f.frame()
@@ -189,7 +189,7 @@ func TestAckOfEvents(t *testing.T) {
 
 // A user who was removed is not notified again.
 func TestEventsOfALeaver(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	path := w.group("bob")
 	f := w.listen("bob", "")
 	_, _ = f.toHeartbeat()
@@ -207,7 +207,7 @@ func TestEventsOfALeaver(t *testing.T) {
 
 // The stream says why it ends, and when to come again.
 func TestEndOfEvents(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	w.group("bob")
 	first := w.listen("bob", "")
 	_, _ = first.toHeartbeat()
@@ -247,7 +247,7 @@ func TestEndOfEvents(t *testing.T) {
 
 // What is refused is refused as everywhere.
 func TestRefusedEvents(t *testing.T) {
-	w := newHarness(t)
+	w := newFixture(t)
 	f := w.listen("ann", "")
 	_, id := f.toHeartbeat()
 	f.close()
@@ -272,7 +272,7 @@ func TestRefusedEvents(t *testing.T) {
 		{"a query that is none", "GET", path + "?lastEventId=%zz", nil, 400, "INVALID_ARGUMENT"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := &harness{TB: t, handler: w.handler}
+			w := &fixture{TB: t, handler: w.handler}
 			a := w.do("ann", tt.method, tt.target, "", tt.headers...)
 			testkit.Equal(t, "status", a.status, tt.status)
 			if tt.method != "HEAD" {

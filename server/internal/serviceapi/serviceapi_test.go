@@ -40,8 +40,8 @@ import (
 	"github.com/parley-chat/parley/server/view"
 )
 
-// installation is a server over a store in memory, with its gate.
-type installation struct {
+// fixture is a server over a store in memory, with its gate.
+type fixture struct {
 	*testing.T
 	url      string
 	key      *auth.Key
@@ -49,9 +49,9 @@ type installation struct {
 	events   []event.Event
 }
 
-func install(t *testing.T) *installation {
+func install(t *testing.T) *fixture {
 	t.Helper()
-	i := &installation{T: t}
+	i := &fixture{T: t}
 	st := storetest.NewMemory(time.Now)
 	var hub *delivery.Hub
 	var gate *auth.Gate
@@ -103,7 +103,7 @@ func install(t *testing.T) *installation {
 	return i
 }
 
-func (i *installation) must(err error) {
+func (i *fixture) must(err error) {
 	i.Helper()
 	if err != nil {
 		i.Fatal(err)
@@ -130,7 +130,7 @@ func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-func (i *installation) as(token, user string) caller {
+func (i *fixture) as(token, user string) caller {
 	hc := &http.Client{Transport: headers{token, user}}
 	return caller{
 		chatv1connect.NewChatServiceClient(hc, i.url), messagev1connect.NewMessageServiceClient(hc, i.url),
@@ -139,7 +139,7 @@ func (i *installation) as(token, user string) caller {
 }
 
 // account makes an account and returns a key of it.
-func (i *installation) account(id string, scopes ...string) string {
+func (i *fixture) account(id string, scopes ...string) string {
 	i.Helper()
 	_, err := i.accounts.Create(i.Context(), service.Account{ID: id, Scopes: scopes, CreatedBy: "ada"})
 	i.must(err)

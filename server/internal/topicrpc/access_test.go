@@ -21,7 +21,7 @@ import (
 // Whatever is wrong with a call has one stable name.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	alice, bob := w.as("alice"), w.as("bob")
 	alice.topic("news", pubSub, "a")
 	m := &member{userClients: alice, topic: "news", group: "a", name: "m"}
@@ -145,7 +145,7 @@ func make17() (all []*topicv1.FilterClause) {
 // A role allows what it says, from its next call on, and open streams end with it.
 func TestBindings(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	alice, bob, op := w.as("alice"), w.as("bob"), w.as("operator")
 	alice.topic("news", pubSub, "a")
 	calls := map[string]func(c *userClients) error{
@@ -226,7 +226,7 @@ func goneOf(t *testing.T, stream *connect.ServerStreamForClient[topicv1.ConsumeR
 // Streams end with their token, with its session, and with the server, and say so.
 func TestEndsOfStreams(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	alice := w.as("alice")
 	alice.topic("news", pubSub, "a")
 	open := func() *connect.ServerStreamForClient[topicv1.ConsumeResponse] {
@@ -279,7 +279,7 @@ func TestEndsOfStreams(t *testing.T) {
 // A poll is the only one of its session, which is no stream's.
 func TestPollsOfASession(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	alice := w.as("alice")
 	alice.topic("news", pubSub, "a")
 	stream, err := alice.consumers.Consume(t.Context(), attachTo("news", "a", "m"))
@@ -306,7 +306,7 @@ func (aborted) Err() error { return context.Canceled }
 // What a poll has for a client that has gone is for others at once, and no attempt.
 func TestPollOfAClientThatHasGone(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	alice := w.as("alice")
 	alice.topic("news", pubSub, "a")
 	first, err := alice.consumers.Pull(t.Context(), &topicv1.PullRequest{Topic: "news", Group: "a"})

@@ -19,7 +19,7 @@ func (c *userClients) backfills() topicv1connect.BackfillServiceClient {
 // A backfill is started, watched to its end and cancelled through the service.
 func TestBackfillService(t *testing.T) {
 	t.Parallel()
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	alice.topic("news", pubSub)
 	alice.publish("news", 2500)
 	alice.subscribe("news", "g", nil)
@@ -60,7 +60,7 @@ func TestBackfillService(t *testing.T) {
 // the end, and out of bounds. A stream ends when the server goes down (S-30).
 func TestSec_S_30_BackfillRefusals(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	alice := w.as("alice")
 	alice.topic("news", pubSub, "g")
 	beyond := &topicv1.Position{At: &topicv1.Position_MessageId{MessageId: "0-99"}}

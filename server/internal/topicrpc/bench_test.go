@@ -38,7 +38,7 @@ type load struct {
 // newLoad makes the topic "news" with groups g0 and so on.
 func newLoad(b *testing.B, groups int, mode topicv1.CompletionMode) (*load, context.Context) {
 	s := startChild(b)
-	w := &world{TB: b, addr: s.addr}
+	w := &fixture{TB: b, addr: s.addr}
 	l := &load{child: s, userClients: w.as("alice", connect.WithGRPC()), delivered: make([]atomic.Int64, groups)}
 	_, err := l.topics.ConfigureTopic(b.Context(), &topicv1.ConfigureTopicRequest{Topic: "news",
 		Config: &topicv1.TopicConfig{Semantics: pubSub, CompletionMode: mode}})

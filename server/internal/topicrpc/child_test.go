@@ -104,7 +104,7 @@ func BenchmarkServe(b *testing.B) {
 	if os.Getenv(asChild) == "" {
 		b.Skip("the server of other benchmarks")
 	}
-	w, out := newWorld(b), json.NewEncoder(os.NewFile(3, "answers"))
+	w, out := newFixture(b), json.NewEncoder(os.NewFile(3, "answers"))
 	w.must(out.Encode(w.addr))
 	asked := bufio.NewScanner(os.Stdin)
 	for asked.Scan() {

@@ -120,7 +120,7 @@ func (c groupCall) call(t *testing.T, u *userClients, body map[string]any) strin
 // group. A session belongs to its principal, for any group.
 func TestEveryCallOfAGroup(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	alice, eve, bob := w.as("alice"), w.as("eve"), w.as("bob")
 	for i, c := range groupCalls(t) {
 		topic := fmt.Sprintf("t%d", i)

@@ -49,7 +49,7 @@ func (c *userClients) follow(stream both, count int) {
 // and none keeps another group from anything.
 func TestHostileConsumers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	alice := w.as("alice", connect.WithGRPC())
 	alice.topic("news", pubSub, "good", "silent", "deaf", "greedy")
 	alice.subscribe("news", "nacks", &topicv1.SubscriptionConfig{Retry: &topicv1.RetryPolicy{MaxAttempts: 2,
@@ -157,7 +157,7 @@ func TestHostileConsumers(t *testing.T) {
 // A reader that is stuck is cut, and what it has goes to others.
 func TestStuckReader(t *testing.T) {
 	t.Parallel() // it waits for real time
-	w := newWorld(t)
+	w := newFixture(t)
 	alice := w.as("alice")
 	alice.topic("news", pubSub, "a")
 	stuck, err := w.as("alice").consumers.Consume(t.Context(), &topicv1.ConsumeRequest{Attach: &topicv1.Attach{

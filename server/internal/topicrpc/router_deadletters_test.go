@@ -22,7 +22,7 @@ import (
 
 // settle acknowledges what was pulled, or gives it back for a reason, and returns how many
 // messages that were.
-func (w *world) settle(through *server, pulled *topicv1.PullResponse, reason string) (n int) {
+func (w *fixture) settle(through *server, pulled *topicv1.PullResponse, reason string) (n int) {
 	w.t.Helper()
 	for _, d := range pulled.GetDeliveries() {
 		for i := range d.GetMessages() {
@@ -47,7 +47,7 @@ func (w *world) settle(through *server, pulled *topicv1.PullResponse, reason str
 }
 
 // take takes messages of a group, as settle does, and returns their contents.
-func (w *world) take(through *server, name string, n int, reason string) (payloads []string) {
+func (w *fixture) take(through *server, name string, n int, reason string) (payloads []string) {
 	w.t.Helper()
 	session := ""
 	for len(payloads) < n {
@@ -68,7 +68,7 @@ func (w *world) take(through *server, name string, n int, reason string) (payloa
 }
 
 // fail makes a topic whose group gives up what it gets, after one attempt.
-func (w *world) fail(through *server, name string, exhausted topicv1.Exhausted, n int) {
+func (w *fixture) fail(through *server, name string, exhausted topicv1.Exhausted, n int) {
 	w.t.Helper()
 	ctx := w.t.Context()
 	_, err := through.topics("maker").ConfigureTopic(ctx, &topicv1.ConfigureTopicRequest{Topic: name,
@@ -110,7 +110,7 @@ func list(ctx context.Context, m *deadletter.Manager, size int, f deadletter.Fil
 // done where it stands: its group gets it again, once.
 func TestDeadLettersOfAllSlots(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	one, two := w.start("one"), w.start("two")
 	w.spread(one, two)
 	ctx := t.Context()
@@ -161,7 +161,7 @@ func TestDeadLettersOfAllSlots(t *testing.T) {
 }
 
 // onlyNews reads what has come to topics of dead letters, and then what has come since.
-func (w *world) onlyNews(all *topicproxy.DeadLetters, n int) {
+func (w *fixture) onlyNews(all *topicproxy.DeadLetters, n int) {
 	w.t.Helper()
 	which := topic.DeadLetterSelection{Dead: true, After: map[commitlog.Partition]int64{}}
 	for _, want := range []int{n, 0} {
@@ -176,7 +176,7 @@ func (w *world) onlyNews(all *topicproxy.DeadLetters, n int) {
 }
 
 // redriven gives dead letters back to their groups.
-func (w *world) redriven(m *deadletter.Manager, through *server, dead, parked string) {
+func (w *fixture) redriven(m *deadletter.Manager, through *server, dead, parked string) {
 	w.t.Helper()
 	ctx := w.t.Context()
 	for _, name := range []string{dead, parked} {
@@ -195,7 +195,7 @@ func (w *world) redriven(m *deadletter.Manager, through *server, dead, parked st
 }
 
 // moved stops a server between two pages of a list.
-func (w *world) moved(m *deadletter.Manager, all *topicproxy.DeadLetters, down *server, names []string) {
+func (w *fixture) moved(m *deadletter.Manager, all *topicproxy.DeadLetters, down *server, names []string) {
 	w.t.Helper()
 	ctx := w.t.Context()
 	var want, got []string

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/topic"
 )
 
-func (w *world) slotOf(name string) int { return topic.SlotOf(name, slots) }
+func (w *fixture) slotOf(name string) int { return topic.SlotOf(name, slots) }
 
 // load publishes to a topic, one message after the other, and consumes it.
 type load struct {

@@ -25,7 +25,7 @@ import (
 )
 
 // any is how one of the servers that run is called, another one each time.
-func (w *world) any(context.Context) (connect.HTTPClient, string, error) {
+func (w *fixture) any(context.Context) (connect.HTTPClient, string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.turn++
@@ -39,7 +39,7 @@ func (w *world) any(context.Context) (connect.HTTPClient, string, error) {
 }
 
 // operators serves operators as a process does that has no topics; the header says who calls.
-func (w *world) operators() (addr string) {
+func (w *fixture) operators() (addr string) {
 	mux := http.NewServeMux()
 	for path, h := range topicproxy.Handlers(topicproxy.Config{Servers: w.any, Logger: slog.New(slog.DiscardHandler),
 		Operator: func(ctx context.Context) (auth.Operator, bool) {
@@ -57,7 +57,7 @@ func (w *world) operators() (addr string) {
 // owner, whichever server takes the call.
 func TestOperators(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	one, two := w.start("one"), w.start("two")
 	w.spread(one, two)
 	base := "http://" + w.operators()
@@ -116,7 +116,7 @@ func TestOperators(t *testing.T) {
 }
 
 // monitored cancels all groups, so that their topics have messages for nobody.
-func (w *world) monitored(admin topicv1connect.TopicAdminServiceClient, names []string) {
+func (w *fixture) monitored(admin topicv1connect.TopicAdminServiceClient, names []string) {
 	w.t.Helper()
 	for _, name := range names[:3] {
 		_, err := w.servers["one"].subscriptions("maker").CancelSubscription(w.t.Context(),
@@ -140,7 +140,7 @@ func (w *world) monitored(admin topicv1connect.TopicAdminServiceClient, names []
 }
 
 // removed removes a group of a topic.
-func (w *world) removed(admin topicv1connect.TopicAdminServiceClient, name string) {
+func (w *fixture) removed(admin topicv1connect.TopicAdminServiceClient, name string) {
 	w.t.Helper()
 	ctx := w.t.Context()
 	done, err := admin.ForceComplete(ctx, &topicv1.ForceCompleteRequest{Topic: name, OlderThan: durationpb.New(0),
@@ -156,7 +156,7 @@ func (w *world) removed(admin topicv1connect.TopicAdminServiceClient, name strin
 
 // backfilled lets a new group have what came before it: started at one place, watched at
 // another, and seen at a third.
-func (w *world) backfilled(base string, one *server, name string) {
+func (w *fixture) backfilled(base string, one *server, name string) {
 	w.t.Helper()
 	ctx := w.t.Context()
 	_, err := one.subscriptions("maker").CreateSubscription(ctx,
@@ -190,7 +190,7 @@ func (w *world) backfilled(base string, one *server, name string) {
 
 // consumed consumes over a stream in both directions, which passes a process without topics and
 // a server that is not the owner.
-func (w *world) consumed(base string, one *server, name string) {
+func (w *fixture) consumed(base string, one *server, name string) {
 	w.t.Helper()
 	for _, o := range [][]connect.ClientOption{nil, {connect.WithGRPC()}} {
 		stream, err := topicv1connect.NewConsumerServiceClient(as("ada"), base, o...).ConsumeBidi(w.t.Context())

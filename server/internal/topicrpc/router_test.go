@@ -47,7 +47,7 @@ func reason(err error) (why string, retry bool) {
 // its caller, its answer and its error, is what it would be at the owner.
 func TestAnyServerTakesAnyClient(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	one := w.start("one")
 	two := w.start("two")
 	w.spread(one, two)
@@ -100,7 +100,7 @@ func TestAnyServerTakesAnyClient(t *testing.T) {
 }
 
 // poll reads and acknowledges a message with calls, of which each may be made anywhere.
-func (w *world) poll(through *server, name, id string) {
+func (w *fixture) poll(through *server, name, id string) {
 	w.t.Helper()
 	ctx := w.t.Context()
 	pulled, err := through.consumers("maker").Pull(ctx, &topicv1.PullRequest{Topic: name, Group: "g",
@@ -128,7 +128,7 @@ func (w *world) poll(through *server, name, id string) {
 // that the caller may see.
 func TestListsAreMerged(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	one, two := w.start("one"), w.start("two")
 	w.spread(one, two)
 	var want []string
@@ -166,7 +166,7 @@ func TestListsAreMerged(t *testing.T) {
 // sent all, and with the reason when either server goes down.
 func TestStreamsPass(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	one, two := w.start("one"), w.start("two")
 	w.spread(one, two)
 	name := w.named(two, "streamed-")
@@ -241,7 +241,7 @@ func refused(s *server, who, name string) (bool, error) {
 // The server refuses a call at its address for servers that no other server has forwarded.
 func TestRelayedCallsAreForServers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	one := w.start("one")
 	for name, headers := range map[string]map[string]string{
 		"nothing": {}, "no caller": {"Parley-Slot": "1"}, "no such slot": {"Parley-Caller": "e30", "Parley-Slot": "-1"},
@@ -268,7 +268,7 @@ func TestRelayedCallsAreForServers(t *testing.T) {
 // producer are stored once, and clients learn when to try again.
 func TestChurn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	w.TTL = 600 * time.Millisecond // a slot that is lost for it is one more that changes hands
 	entry := w.start("entry")      // has slots, too, and stays
 	testkit.Eventually(t, "a first server", func() bool { return len(entry.Services()) == slots })

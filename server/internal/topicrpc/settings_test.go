@@ -17,7 +17,7 @@ import (
 // nothing.
 func TestUnknownSettingsOnTheWire(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	alice := w.as("alice")
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
 		"http://"+w.addr+"/parley.topic.v1.TopicService/ConfigureTopic",

@@ -19,7 +19,7 @@ import (
 // all its groups.
 func TestQueueAndPubSub(t *testing.T) {
 	t.Parallel()
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	alice.topic("work", asQueue)
 	alice.topic("news", pubSub, "a", "b", "c")
 	alice.publish("work", 100)
@@ -36,7 +36,7 @@ func TestQueueAndPubSub(t *testing.T) {
 // Answers of publishes are not compressed, those of other calls are, for those who take it.
 func TestCompression(t *testing.T) {
 	t.Parallel()
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	alice.topic("news", pubSub)
 	encoding := func(method, body string) string {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
@@ -64,7 +64,7 @@ func TestCompression(t *testing.T) {
 // acknowledged, says which groups lose it, and a consumer that has some of it gets what follows.
 func TestBrowseAndPurge(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	alice := w.as("alice")
 	alice.topic("news", pubSub, "a", "b")
 	alice.publish("news", 25)
@@ -112,7 +112,7 @@ func TestBrowseAndPurge(t *testing.T) {
 // HQ-A05: there are queues and topics, and nothing else.
 func TestOtherSemantics(t *testing.T) {
 	t.Parallel()
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	_, err := alice.topics.ConfigureTopic(t.Context(), &topicv1.ConfigureTopicRequest{Topic: "x",
 		Config: &topicv1.TopicConfig{Semantics: 7}})
 	testkit.Equal(t, "code", connect.CodeOf(err), connect.CodeInvalidArgument)
@@ -122,7 +122,7 @@ func TestOtherSemantics(t *testing.T) {
 // HQ-A06: what is configured is read back.
 func TestConfigurationIsReadBack(t *testing.T) {
 	t.Parallel()
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	for name, c := range map[string]*topicv1.TopicConfig{
 		"queue":   {Semantics: asQueue},
 		"pub-sub": {Semantics: pubSub, MessageRetention: durationpb.New(7 * 24 * time.Hour)},
@@ -142,7 +142,7 @@ func TestConfigurationIsReadBack(t *testing.T) {
 // HQ-A07: consumers of a queue notice nothing of topics with groups beside it.
 func TestQueuesAsBefore(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	alice := w.as("alice")
 	run := func(name string) (log []string) {
 		alice.topic(name, asQueue)
@@ -169,7 +169,7 @@ func TestQueuesAsBefore(t *testing.T) {
 // HQ-A10: names have 255 characters and not one more.
 func TestLengthOfNames(t *testing.T) {
 	t.Parallel()
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	long := strings.Repeat("n", 255)
 	alice.topic(long, pubSub, long)
 	_, err := alice.topics.ConfigureTopic(t.Context(), &topicv1.ConfigureTopicRequest{Topic: long + "n"})
@@ -182,7 +182,7 @@ func TestLengthOfNames(t *testing.T) {
 // HQ-D08: an acknowledgement that is not the last of a message's is no failure.
 func TestFirstOfThreeAcknowledgements(t *testing.T) {
 	t.Parallel()
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	alice.topic("news", pubSub, "a", "b", "c")
 	alice.publish("news", 1)
 	for i, group := range []string{"a", "b", "c"} {
@@ -208,7 +208,7 @@ func (m *member) ack1(t *testing.T) []*topicv1.Refusal {
 // HQ-D09: a thousand messages are acknowledged by one call, by range or one by one.
 func TestManyAcknowledgementsInOneCall(t *testing.T) {
 	t.Parallel()
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	alice.topic("news", pubSub, "range", "single", "bitmap")
 	alice.publish("news", 1000)
 	for _, group := range []string{"range", "single", "bitmap"} {
@@ -245,7 +245,7 @@ func TestManyAcknowledgementsInOneCall(t *testing.T) {
 // HQ-G06: a call brings as many messages as it asks for at most.
 func TestLimitOfACall(t *testing.T) {
 	t.Parallel()
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	alice.topic("news", pubSub, "a")
 	alice.publish("news", 2000)
 	m := &member{userClients: alice, topic: "news", group: "a", name: "m"}
@@ -262,7 +262,7 @@ func TestLimitOfACall(t *testing.T) {
 // that names it.
 func TestSizeOfAPublish(t *testing.T) {
 	t.Parallel()
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	alice.topic("work", asQueue)
 	publish := func(messages, payload int) error {
 		list := make([]*topicv1.TopicMessage, messages)
@@ -285,7 +285,7 @@ func TestSizeOfAPublish(t *testing.T) {
 // HQ-G07: what a call reads does not grow with what is kept.
 func TestCostOfACall(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	alice := w.as("alice")
 	reads := map[int]int64{}
 	for _, kept := range []int{1_000, 30_000} {
@@ -308,7 +308,7 @@ func TestCostOfACall(t *testing.T) {
 // receive when it comes.
 func TestMembers(t *testing.T) {
 	t.Parallel()
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	alice.topic("news", pubSub, "a")
 	first := &member{userClients: alice, topic: "news", group: "a", name: "m"}
 	first.pull(1, 0)
@@ -325,7 +325,7 @@ func TestMembers(t *testing.T) {
 // first one, which its member extends.
 func TestPollOfAStalledGroup(t *testing.T) {
 	t.Parallel() // it mostly waits
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	alice.topic("news", pubSub)
 	alice.subscribe("news", "a", &topicv1.SubscriptionConfig{Ordering: topicv1.Ordering_ORDERING_KEY,
 		Retry: &topicv1.RetryPolicy{Lease: durationpb.New(time.Second)}})
@@ -345,7 +345,7 @@ func TestPollOfAStalledGroup(t *testing.T) {
 // A stream that gets nothing because the group is stalled says so with the next heartbeat.
 func TestStreamOfAStalledGroup(t *testing.T) {
 	t.Parallel() // it mostly waits
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	alice.topic("news", pubSub)
 	alice.subscribe("news", "a", &topicv1.SubscriptionConfig{Ordering: topicv1.Ordering_ORDERING_KEY,
 		Retry: &topicv1.RetryPolicy{Lease: durationpb.New(time.Second)}})
@@ -388,7 +388,7 @@ func TestStreamOfAStalledGroup(t *testing.T) {
 // HQ-X4: a key whose hash is the smallest number has a member like any other, always the same.
 func TestSmallestHash(t *testing.T) {
 	t.Parallel()
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	alice.topic("news", pubSub)
 	alice.subscribe("news", "a", &topicv1.SubscriptionConfig{Selection: topicv1.Selection_SELECTION_HASH})
 	members := []*member{}
@@ -411,7 +411,7 @@ func TestSmallestHash(t *testing.T) {
 // nothing; what the filters of all its members reject counts as processed, and only then.
 func TestNoMembers(t *testing.T) {
 	t.Parallel()
-	alice := newWorld(t).as("alice")
+	alice := newFixture(t).as("alice")
 	alice.topic("news", pubSub, "a")
 	last := &member{userClients: alice, topic: "news", group: "a", name: "last"}
 	last.pull(1, 0)

@@ -11,7 +11,7 @@ import (
 	"github.com/parley-chat/parley/server/infra/testkit"
 )
 
-func (b *bench) heartbeat(id string, generation int32, want *kerr.Error) {
+func (b *fixture) heartbeat(id string, generation int32, want *kerr.Error) {
 	b.t.Helper()
 	b.code("heartbeat of "+id, call[*kmsg.HeartbeatResponse](b, heartbeatRequest("g", id, generation)).ErrorCode, want)
 }
@@ -19,7 +19,7 @@ func (b *bench) heartbeat(id string, generation int32, want *kerr.Error) {
 // A member learns its id before it joins from version 4 on; a static one does not need to.
 func TestHandshake(t *testing.T) {
 	for version := int16(2); version <= 9; version++ {
-		b := newBench(t, nil)
+		b := newFixture(t, nil)
 		token := b.send(joinRequest(version, "g", "", ""))
 		if version >= 4 {
 			res := get[*kmsg.JoinGroupResponse](b, token)
@@ -36,7 +36,7 @@ func TestHandshake(t *testing.T) {
 		testkit.Equal(t, "leader", res.LeaderID, res.MemberID)
 		testkit.Equal(t, "generation", res.Generation, 1)
 	}
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	token := b.send(joinRequest(9, "g", "", "one"))
 	b.pass(time.Second)
 	testkit.Equal(t, "id", get[*kmsg.JoinGroupResponse](b, token).MemberID, "one-id1")
@@ -47,7 +47,7 @@ func TestHandshake(t *testing.T) {
 
 // An id that no member joins with is forgotten after a session, and nothing is left of a group without more.
 func TestPendingMembers(t *testing.T) {
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	res := call[*kmsg.JoinGroupResponse](b, joinRequest(4, "g", "", ""))
 	b.pass(10*time.Second + time.Millisecond)
 	if len(b.m.groups) != 0 || b.m.bytes != 0 || len(b.m.owned) != 0 || len(b.m.queue) != 0 {
@@ -70,7 +70,7 @@ func TestPendingMembers(t *testing.T) {
 
 // Members that come within the delay are in the first generation, and each one prolongs it, up to three seconds.
 func TestInitialDelay(t *testing.T) {
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	var tokens []uint64
 	for b.now < 2900*time.Millisecond {
 		tokens = append(tokens, b.send(joinRequest(2, "g", "", "")))
@@ -80,7 +80,7 @@ func TestInitialDelay(t *testing.T) {
 	for _, token := range tokens {
 		testkit.Equal(t, "generation", get[*kmsg.JoinGroupResponse](b, token).Generation, 1)
 	}
-	alone := newBench(t, nil)
+	alone := newFixture(t, nil)
 	token := alone.send(joinRequest(2, "g", "", ""))
 	alone.pass(249 * time.Millisecond)
 	if alone.answers[token] != nil {
@@ -91,7 +91,7 @@ func TestInitialDelay(t *testing.T) {
 }
 
 func TestProtocols(t *testing.T) {
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	var tokens []uint64
 	for _, p := range [][]string{{"a", "b", "c"}, {"c", "b"}, {"c", "b", "d"}, {"c", "b"}} {
 		tokens = append(tokens, b.send(joinRequest(3, "g", "", "", p...)))
@@ -119,7 +119,7 @@ func TestProtocols(t *testing.T) {
 }
 
 func TestJoinAgain(t *testing.T) {
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	leader, follower := b.stableGroup("g")
 	res := call[*kmsg.JoinGroupResponse](b, joinRequest(9, "g", follower, "two"))
 	testkit.Equal(t, "generation of a follower without news", res.Generation, 1)
@@ -139,7 +139,7 @@ func TestJoinAgain(t *testing.T) {
 // A static member that comes back without its id gets its assignment, and a leader is told not to assign again.
 func TestStaticMemberReturns(t *testing.T) {
 	for _, version := range []int16{5, 9} {
-		b := newBench(t, nil)
+		b := newFixture(t, nil)
 		token := b.send(joinRequest(version, "g", "", "one"))
 		b.pass(time.Second)
 		old := get[*kmsg.JoinGroupResponse](b, token).MemberID
@@ -167,7 +167,7 @@ func TestStaticMemberReturns(t *testing.T) {
 
 // In the middle of a generation the leader would assign to the old id: the group rebalances once more.
 func TestStaticMemberReturnsBeforeTheAssignment(t *testing.T) {
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	leader, follower := b.in(completing, "g")
 	wait := b.send(syncRequest(5, "g", follower, 2))
 	token := b.send(joinRequest(9, "g", "", "two"))
@@ -179,7 +179,7 @@ func TestStaticMemberReturnsBeforeTheAssignment(t *testing.T) {
 
 func TestTimeouts(t *testing.T) {
 	t.Run("session", func(t *testing.T) {
-		b := newBench(t, nil)
+		b := newFixture(t, nil)
 		leader, follower := b.stableGroup("g")
 		b.pass(9 * time.Second)
 		b.heartbeat(leader, 1, nil)
@@ -191,7 +191,7 @@ func TestTimeouts(t *testing.T) {
 		testkit.Equal(t, "offset", b.committed("g", 0), 4)
 	})
 	t.Run("rebalance", func(t *testing.T) {
-		b := newBench(t, nil)
+		b := newFixture(t, nil)
 		leader, follower := b.stableGroup("g")
 		token := b.send(joinRequest(9, "g", follower, "two", "range", "other"))
 		for range 6 { // alive, but it does not join
@@ -204,7 +204,7 @@ func TestTimeouts(t *testing.T) {
 		b.heartbeat(leader, 1, kerr.UnknownMemberID)
 	})
 	t.Run("assignment", func(t *testing.T) {
-		b := newBench(t, nil)
+		b := newFixture(t, nil)
 		leader, follower := b.in(completing, "g")
 		wait := b.send(syncRequest(5, "g", follower, 2))
 		for range 6 {
@@ -216,7 +216,7 @@ func TestTimeouts(t *testing.T) {
 		b.heartbeat(leader, 2, kerr.UnknownMemberID)
 	})
 	t.Run("late wake", func(t *testing.T) {
-		b := newBench(t, nil)
+		b := newFixture(t, nil)
 		_, follower := b.stableGroup("g")
 		b.now += time.Hour // both sessions and all that follows are long over
 		b.code("join", b.answer(b.send(joinRequest(9, "g", follower, "two", "range", "x"))), nil)
@@ -230,7 +230,7 @@ func TestTimeouts(t *testing.T) {
 }
 
 // answer returns the code of a JoinGroup, 0 if it waits.
-func (b *bench) answer(token uint64) int16 {
+func (b *fixture) answer(token uint64) int16 {
 	if res, ok := b.answers[token].(*kmsg.JoinGroupResponse); ok {
 		return res.ErrorCode
 	}
@@ -239,7 +239,7 @@ func (b *bench) answer(token uint64) int16 {
 
 // A member whose connection ends before it knows its id is removed; another may come back.
 func TestLostConnections(t *testing.T) {
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	token := b.send(joinRequest(2, "g", "", ""))
 	b.m.forget(b.moment(), token)
 	b.flush()
@@ -256,7 +256,7 @@ func TestLostConnections(t *testing.T) {
 }
 
 func TestLeave(t *testing.T) {
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	leader, follower := b.stableGroup("g")
 	req := leaveRequest("g", kmsg.LeaveGroupRequestMember{MemberID: "nobody"},
 		kmsg.LeaveGroupRequestMember{InstanceID: kmsg.StringPtr("two")},
@@ -280,7 +280,7 @@ func TestLeave(t *testing.T) {
 
 // A member that is removed while it waits is told so.
 func TestRemovedWhileWaiting(t *testing.T) {
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	_, follower := b.in(completing, "g")
 	wait := b.send(syncRequest(5, "g", follower, 2))
 	leave := leaveRequest("g", kmsg.LeaveGroupRequestMember{InstanceID: kmsg.StringPtr("two")})
@@ -293,7 +293,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 
 // A generation that cannot be stored is not told to members; they join again.
 func TestGenerationIsStoredFirst(t *testing.T) {
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	b.lazy = true
 	id, token := b.newMember("g")
 	b.pass(time.Second)

@@ -16,13 +16,13 @@ func limited(change func(*Limits)) func(*Config) {
 	return func(c *Config) { change(&c.Limits) }
 }
 
-func (b *bench) join(req *kmsg.JoinGroupRequest) int16 {
+func (b *fixture) join(req *kmsg.JoinGroupRequest) int16 {
 	b.t.Helper()
 	return b.answer(b.send(req))
 }
 
 func TestLimitOfGroups(t *testing.T) {
-	b := newBench(t, limited(func(l *Limits) { l.Groups, l.GroupsPerCredential = 3, 2 }))
+	b := newFixture(t, limited(func(l *Limits) { l.Groups, l.GroupsPerCredential = 3, 2 }))
 	b.code("first", b.commit(commitRequest(9, "a", "", -1, 0, 1)), nil)
 	b.code("second", b.join(joinRequest(9, "b", "", "one")), nil)
 	b.code("third", b.commit(commitRequest(9, "c", "", -1, 0, 1)), kerr.InvalidCommitOffsetSize)
@@ -42,7 +42,7 @@ func TestLimitOfGroups(t *testing.T) {
 }
 
 func TestLimitOfMembers(t *testing.T) {
-	b := newBench(t, limited(func(l *Limits) { l.Members = 2 }))
+	b := newFixture(t, limited(func(l *Limits) { l.Members = 2 }))
 	b.send(joinRequest(3, "g", "", ""))
 	b.send(joinRequest(3, "g", "", ""))
 	b.code("third", b.join(joinRequest(3, "g", "", "")), kerr.GroupMaxSizeReached)
@@ -60,7 +60,7 @@ func TestLimitOfBytes(t *testing.T) {
 		req.Protocols[0].Metadata = make([]byte, n)
 		return req
 	}
-	b := newBench(t, limited(func(l *Limits) { l.MemberBytes, l.GroupBytes, l.Bytes = 20_000, 30_000, 50_000 }))
+	b := newFixture(t, limited(func(l *Limits) { l.MemberBytes, l.GroupBytes, l.Bytes = 20_000, 30_000, 50_000 }))
 	b.code("member", b.join(big("a", "one", 20_000)), kerr.GroupMaxSizeReached)
 	b.code("member", b.join(big("a", "one", 14_000)), nil)
 	b.code("group", b.join(big("a", "two", 19_000)), kerr.GroupMaxSizeReached)
@@ -80,7 +80,7 @@ func TestLimitOfBytes(t *testing.T) {
 
 func TestLimitOfNames(t *testing.T) {
 	long := strings.Repeat("x", 256)
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	b.code("group", b.join(joinRequest(9, long, "", "")), kerr.InvalidGroupID)
 	b.code("longest group", b.join(joinRequest(9, long[1:], "", "")), kerr.MemberIDRequired)
 	b.code("no group", b.join(joinRequest(9, "", "", "")), kerr.InvalidGroupID)
@@ -109,7 +109,7 @@ func TestLimitOfNames(t *testing.T) {
 }
 
 func TestLimitOfOffsets(t *testing.T) {
-	b := newBench(t, limited(func(l *Limits) { l.CommitPartitions, l.Offsets, l.MetadataBytes = 3, 4, 10 }))
+	b := newFixture(t, limited(func(l *Limits) { l.CommitPartitions, l.Offsets, l.MetadataBytes = 3, 4, 10 }))
 	many := commitRequest(9, "g", "", -1, 0, 1)
 	for p := int32(1); p < 4; p++ {
 		many.Topics[0].Partitions = append(many.Topics[0].Partitions, kmsg.OffsetCommitRequestTopicPartition{Partition: p})
@@ -140,7 +140,7 @@ func TestLimitOfOffsetBytes(t *testing.T) {
 		req.Topics[0].Partitions[0].Metadata = kmsg.StringPtr(strings.Repeat("x", n))
 		return req
 	}
-	b := newBench(t, limited(func(l *Limits) { l.GroupOffsetBytes, l.OffsetBytes = 5000, 8000 }))
+	b := newFixture(t, limited(func(l *Limits) { l.GroupOffsetBytes, l.OffsetBytes = 5000, 8000 }))
 	b.code("first", b.commit(note("g", 0, 3000)), nil)
 	b.code("above the group's", b.commit(note("g", 1, 3000)), kerr.InvalidCommitOffsetSize)
 	b.code("second group", b.commit(note("h", 1, 3000)), nil)

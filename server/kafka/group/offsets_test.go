@@ -15,7 +15,7 @@ import (
 // Every version of a commit is stored, and every version of a fetch finds it.
 func TestOffsetVersions(t *testing.T) {
 	for commit := int16(2); commit <= 10; commit++ {
-		b := newBench(t, nil)
+		b := newFixture(t, nil)
 		req := commitRequest(commit, "g", "", -1, 3, 42)
 		req.Topics[0].Partitions[0].Metadata = kmsg.StringPtr("note")
 		b.code(fmt.Sprint("commit of version ", commit), b.commit(req), nil)
@@ -64,7 +64,7 @@ func TestOffsetVersions(t *testing.T) {
 			}
 		}
 	}
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	unknown := commitRequest(10, "g", "", -1, 0, 1)
 	unknown.Topics[0].TopicID = [16]byte{1}
 	b.code("unknown id", b.commit(unknown), kerr.UnknownTopicID)
@@ -86,7 +86,7 @@ func TestOffsetVersions(t *testing.T) {
 
 // A fetch waits for the commits before it; neither is answered before the commit is durable.
 func TestFetchWaitsForCommits(t *testing.T) {
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	b.lazy = true
 	commit := b.send(commitRequest(9, "g", "", -1, 0, 5))
 	fetch := b.send(fetchRequest("g", 0))
@@ -114,7 +114,7 @@ func deleteRequest(group, topic string, partition int32) *kmsg.OffsetDeleteReque
 }
 
 func TestOffsetDelete(t *testing.T) {
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	code := func(req *kmsg.OffsetDeleteRequest) int16 {
 		res := call[*kmsg.OffsetDeleteResponse](b, req)
 		if res.ErrorCode != 0 {
@@ -147,7 +147,7 @@ func TestOffsetDelete(t *testing.T) {
 func TestExpiry(t *testing.T) {
 	const day = 24 * time.Hour
 	t.Run("seven days", func(t *testing.T) {
-		b := newBench(t, nil)
+		b := newFixture(t, nil)
 		b.code("commit", b.commit(commitRequest(9, "g", "", -1, 0, 5)), nil)
 		b.pass(5 * day)
 		b.code("commit", b.commit(commitRequest(9, "g", "", -1, 1, 6)), nil)
@@ -160,7 +160,7 @@ func TestExpiry(t *testing.T) {
 		}
 	})
 	t.Run("members, then a restart", func(t *testing.T) {
-		b := newBench(t, nil)
+		b := newFixture(t, nil)
 		leader, _ := b.newMember("g")
 		b.pass(time.Second)
 		call[*kmsg.SyncGroupResponse](b, syncRequest(5, "g", leader, 1, leader, "A"))
@@ -178,7 +178,7 @@ func TestExpiry(t *testing.T) {
 		testkit.Equal(t, "offset", b.committed("g", 0), -1)
 	})
 	t.Run("a member after days, then a restart", func(t *testing.T) {
-		b := newBench(t, nil)
+		b := newFixture(t, nil)
 		b.code("commit", b.commit(commitRequest(9, "g", "", -1, 0, 5)), nil)
 		b.pass(6 * day)
 		b.newMember("g")
@@ -190,7 +190,7 @@ func TestExpiry(t *testing.T) {
 		testkit.Equal(t, "offset", b.committed("g", 0), -1)
 	})
 	t.Run("a clock that was behind", func(t *testing.T) {
-		b := newBench(t, nil)
+		b := newFixture(t, nil)
 		b.code("commit", b.commit(commitRequest(9, "g", "", -1, 0, 5)), nil)
 		b.wall = time.Unix(0, 0)
 		b.restart(b.m.cfg)
@@ -200,14 +200,14 @@ func TestExpiry(t *testing.T) {
 		testkit.Equal(t, "offset", b.committed("g", 1), 6)
 	})
 	t.Run("a clock that stays behind", func(t *testing.T) {
-		b := newBench(t, nil)
+		b := newFixture(t, nil)
 		b.code("commit", b.commit(commitRequest(9, "g", "", -1, 0, 5)), nil)
 		b.wall = b.wall.Add(-365 * day)
 		b.pass(7*day + time.Second)
 		testkit.Equal(t, "offset", b.committed("g", 0), -1)
 	})
 	t.Run("retention of the commit", func(t *testing.T) {
-		b := newBench(t, nil)
+		b := newFixture(t, nil)
 		req := commitRequest(4, "g", "", -1, 0, 5)
 		req.RetentionTimeMillis = 60_000
 		b.code("commit", b.commit(req), nil)
@@ -222,7 +222,7 @@ func TestExpiry(t *testing.T) {
 		testkit.Equal(t, "offset", b.committed("g", 0), 5)
 	})
 	t.Run("a removal that fails", func(t *testing.T) {
-		b := newBench(t, nil)
+		b := newFixture(t, nil)
 		b.code("commit", b.commit(commitRequest(9, "g", "", -1, 0, 5)), nil)
 		b.failing = true
 		b.pass(7*day + time.Second)
@@ -234,7 +234,7 @@ func TestExpiry(t *testing.T) {
 }
 
 func TestListsAndDescriptions(t *testing.T) {
-	b := newBench(t, func(c *Config) {
+	b := newFixture(t, func(c *Config) {
 		c.Forbidden = func(c Client, g string) bool { return c.Credential == "reader" && strings.HasPrefix(g, "parley.") }
 	})
 	leader, _ := b.stableGroup("g")
@@ -277,7 +277,7 @@ func TestListsAndDescriptions(t *testing.T) {
 
 // A reader can read groups that are forbidden to it, and change nothing of them.
 func TestForbiddenGroups(t *testing.T) {
-	b := newBench(t, func(c *Config) {
+	b := newFixture(t, func(c *Config) {
 		c.Forbidden = func(c Client, g string) bool { return c.Credential == "reader" && g == "own" }
 	})
 	b.client.Credential = "parley"

@@ -31,8 +31,8 @@ func (t topics) ByID(id [16]byte) (Topic, bool) {
 
 var tested = topics{{Name: "events", ID: [16]byte{7}, Partitions: 6}, {Name: "letters", ID: [16]byte{8}, Partitions: 2}}
 
-// bench drives a machine by hand.
-type bench struct {
+// fixture drives a machine by hand.
+type fixture struct {
 	t       *testing.T
 	m       *machine
 	now     time.Duration
@@ -47,12 +47,12 @@ type bench struct {
 	failing bool
 }
 
-func newBench(t *testing.T, change func(*Config)) *bench {
+func newFixture(t *testing.T, change func(*Config)) *fixture {
 	cfg := Config{Topics: tested}
 	if change != nil {
 		change(&cfg)
 	}
-	b := &bench{
+	b := &fixture{
 		t: t, wall: time.Unix(1_700_000_000, 0), answers: map[uint64]kmsg.Response{}, kept: map[string][]byte{},
 		client: Client{Credential: "reader", ID: "app", Host: "10.0.0.1"},
 	}
@@ -60,7 +60,7 @@ func newBench(t *testing.T, change func(*Config)) *bench {
 	return b
 }
 
-func (b *bench) restart(cfg Config) {
+func (b *fixture) restart(cfg Config) {
 	b.t.Helper()
 	all := rows{groups: map[string]header{}, offsets: map[string]map[partitionKey]offset{}}
 	for k, v := range b.kept {
@@ -76,9 +76,9 @@ func (b *bench) restart(cfg Config) {
 	b.flush()
 }
 
-func (b *bench) moment() moment { return moment{b.now, b.wall} }
+func (b *fixture) moment() moment { return moment{b.now, b.wall} }
 
-func (b *bench) flush() {
+func (b *fixture) flush() {
 	rows, number, replies := b.m.take()
 	b.pending, b.number = append(b.pending, rows...), number
 	for _, r := range replies {
@@ -93,7 +93,7 @@ func (b *bench) flush() {
 }
 
 // settle stores what was written.
-func (b *bench) settle() {
+func (b *fixture) settle() {
 	for _, r := range b.pending {
 		switch {
 		case b.failing:
@@ -108,7 +108,7 @@ func (b *bench) settle() {
 	b.flush()
 }
 
-func (b *bench) pass(d time.Duration) {
+func (b *fixture) pass(d time.Duration) {
 	for end := b.now + d; b.now < end; {
 		step := min(end, max(b.m.next(), b.now+1)) - b.now
 		b.now, b.wall = b.now+step, b.wall.Add(step)
@@ -118,14 +118,14 @@ func (b *bench) pass(d time.Duration) {
 }
 
 // send returns the token of a request that may not be answered at once.
-func (b *bench) send(req kmsg.Request) uint64 {
+func (b *fixture) send(req kmsg.Request) uint64 {
 	b.token++
 	b.m.handle(b.moment(), request{token: b.token, client: b.client, body: req, fresh: fmt.Sprintf("id%d", b.token)})
 	b.flush()
 	return b.token
 }
 
-func get[R kmsg.Response](b *bench, token uint64) R {
+func get[R kmsg.Response](b *fixture, token uint64) R {
 	b.t.Helper()
 	r, ok := b.answers[token].(R)
 	if !ok {
@@ -134,12 +134,12 @@ func get[R kmsg.Response](b *bench, token uint64) R {
 	return r
 }
 
-func call[R kmsg.Response](b *bench, req kmsg.Request) R {
+func call[R kmsg.Response](b *fixture, req kmsg.Request) R {
 	b.t.Helper()
 	return get[R](b, b.send(req))
 }
 
-func (b *bench) code(what string, got int16, want *kerr.Error) {
+func (b *fixture) code(what string, got int16, want *kerr.Error) {
 	b.t.Helper()
 	code := int16(0)
 	if want != nil {
@@ -206,13 +206,13 @@ func commitRequest(
 }
 
 // commit returns the code of a commit of one partition.
-func (b *bench) commit(req *kmsg.OffsetCommitRequest) int16 {
+func (b *fixture) commit(req *kmsg.OffsetCommitRequest) int16 {
 	b.t.Helper()
 	return call[*kmsg.OffsetCommitResponse](b, req).Topics[0].Partitions[0].ErrorCode
 }
 
 // committed returns the committed offset of a partition of events, or -1.
-func (b *bench) committed(group string, partition int32) int64 {
+func (b *fixture) committed(group string, partition int32) int64 {
 	b.t.Helper()
 	res := get[*kmsg.OffsetFetchResponse](b, b.send(fetchRequest(group, partition)))
 	return res.Groups[0].Topics[0].Partitions[0].Offset
@@ -229,7 +229,7 @@ func fetchRequest(group string, partition int32) *kmsg.OffsetFetchRequest {
 }
 
 // newMember takes a member through the handshake; its JoinGroup may wait.
-func (b *bench) newMember(group string) (id string, token uint64) {
+func (b *fixture) newMember(group string) (id string, token uint64) {
 	b.t.Helper()
 	res := call[*kmsg.JoinGroupResponse](b, joinRequest(9, group, "", ""))
 	b.code("first join", res.ErrorCode, kerr.MemberIDRequired)
@@ -237,7 +237,7 @@ func (b *bench) newMember(group string) (id string, token uint64) {
 }
 
 // stableGroup makes a group of a dynamic leader and a static follower with the instance id "two", in generation 1.
-func (b *bench) stableGroup(group string) (leader, follower string) {
+func (b *fixture) stableGroup(group string) (leader, follower string) {
 	b.t.Helper()
 	leader, one := b.newMember(group)
 	two := b.send(joinRequest(9, group, "", "two"))
@@ -258,7 +258,7 @@ func (b *bench) stableGroup(group string) (leader, follower string) {
 }
 
 // in brings a new group into a state, in which the leader is a member of generation 1.
-func (b *bench) in(s state, group string) (leader, follower string) {
+func (b *fixture) in(s state, group string) (leader, follower string) {
 	b.t.Helper()
 	leader, follower = b.stableGroup(group)
 	switch s {
@@ -294,7 +294,7 @@ func TestAnswersByState(t *testing.T) {
 		{stable, nil, nil, nil, kerr.UnknownMemberID, nil, kerr.NonEmptyGroup},
 	} {
 		t.Run(r.state.String(), func(t *testing.T) {
-			b := newBench(t, nil)
+			b := newFixture(t, nil)
 			leader, follower := b.in(r.state, "g")
 			g := b.m.groups["g"]
 			if g.state != r.state {
@@ -338,7 +338,7 @@ func TestAnswersByState(t *testing.T) {
 
 // A group whose removal is being stored answers nothing that depends on it.
 func TestDeadGroup(t *testing.T) {
-	b := newBench(t, nil)
+	b := newFixture(t, nil)
 	leader, _ := b.in(dead, "g")
 	b.code("join", call[*kmsg.JoinGroupResponse](b, joinRequest(9, "g-", "", "")).ErrorCode, kerr.CoordinatorNotAvailable)
 	b.code("heartbeat", call[*kmsg.HeartbeatResponse](b, heartbeatRequest("g-", leader, 1)).ErrorCode,

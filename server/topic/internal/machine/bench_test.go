@@ -146,7 +146,7 @@ func BenchmarkTransition(b *testing.B) {
 }
 
 func backlog(b *testing.B, fragmented bool) (cursor []byte, end int64) {
-	r := newRig(b)
+	r := newFixture(b)
 	g := r.group(plain("g"))
 	m, err := g.Attach("m", nil, NewBudget(MaxMessages, MaxBytes, true))
 	must(b, err)

@@ -10,7 +10,7 @@ import (
 // HQ-B02, HQ-B03: who is required for a message is who is subscribed when it is published;
 // dead and cancelled groups are not, and paused ones are: it waits for them.
 func TestRequiredAtPublish(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	a, b, c, d := r.group(plain("a")), r.group(plain("b")), r.group(plain("c")), r.group(plain("d"))
 	r.publish("")
 	same(t, "all active", r.p.Status(0).Required, []string{"a", "b", "c", "d"})
@@ -25,7 +25,7 @@ func TestRequiredAtPublish(t *testing.T) {
 
 // HQ-B05, HQ-D13: later subscriptions change nothing, unless they ask to be required.
 func TestRequirementsDoNotChange(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.group(plain("a"))
 	r.messages(2)
 	r.begin(plain("late"), Begin{Start: 0})
@@ -36,7 +36,7 @@ func TestRequirementsDoNotChange(t *testing.T) {
 
 // HQ-C20: a paused group gets nothing, and continues where it was.
 func TestPause(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	m := r.member(g, "m")
 	r.messages(4)
@@ -55,7 +55,7 @@ func TestPause(t *testing.T) {
 
 // HQ-D01, HQ-D02, HQ-D20: an acknowledgement counts once, and changes the cursor once.
 func TestAckCountsOnce(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	a, b := r.group(plain("a")), r.group(plain("b"))
 	m := r.member(a, "m")
 	r.messages(1)
@@ -73,7 +73,7 @@ func TestAckCountsOnce(t *testing.T) {
 
 // HQ-D03, HQ-D04: the last acknowledgement completes a message; nothing undoes that.
 func TestComplete(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	a, b := r.group(plain("a")), r.group(plain("b"))
 	ma, mb := r.member(a, "m"), r.member(b, "m")
 	r.messages(1)
@@ -101,7 +101,7 @@ func TestComplete(t *testing.T) {
 
 // HQ-D05: who may read only is recorded, and completes nothing.
 func TestAckOfAReader(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.group(plain("a"))
 	r.messages(1)
 	g := r.begin(plain("reader"), Begin{Start: 0})
@@ -115,7 +115,7 @@ func TestAckOfAReader(t *testing.T) {
 
 // HQ-D06: in a queue one acknowledgement completes.
 func TestQueueCompletes(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	q := r.group(plain("$queue"))
 	m := r.member(q, "worker")
 	r.messages(1)
@@ -130,7 +130,7 @@ func TestQueueCompletes(t *testing.T) {
 func TestRelease(t *testing.T) {
 	for _, crash := range []string{"none", "before the cursor", "before the release", "after it"} {
 		t.Run(crash, func(t *testing.T) {
-			r := newRig(t)
+			r := newFixture(t)
 			a, b := r.group(plain("a")), r.group(plain("b"))
 			ma, mb := r.member(a, "m"), r.member(b, "m")
 			r.messages(10)
@@ -176,7 +176,7 @@ func TestRelease(t *testing.T) {
 
 // HQ-D14: what is complete does not become pending by backfill.
 func TestBackfillLeavesComplete(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	a := r.group(plain("a"))
 	m := r.member(a, "m")
 	r.messages(10)
@@ -191,14 +191,14 @@ func TestBackfillLeavesComplete(t *testing.T) {
 	same(t, "but it reads all", r.positions(withMember(r, late)), seq(0, 10))
 }
 
-func withMember(r *rig, g *GroupState) *GroupState {
+func withMember(r *fixture, g *GroupState) *GroupState {
 	r.member(g, "m")
 	return g
 }
 
 // HQ-D15: there is no limit at 64 groups.
 func TestManyGroups(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	var members []*Member
 	for i := range 65 {
 		members = append(members, r.member(r.group(plain(fmt.Sprintf("g%02d", i))), "m"))
@@ -215,7 +215,7 @@ func TestManyGroups(t *testing.T) {
 
 // HQ-D16: a new generation has nothing of the one before.
 func TestGenerations(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.group(plain("other"))
 	g := r.group(plain("g"))
 	m := r.member(g, "m")
@@ -237,7 +237,7 @@ func TestGenerations(t *testing.T) {
 
 // HQ-D22, HQ-E18: what the machine keeps does not grow with the messages.
 func TestStateIsSmall(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	m := r.member(g, "m")
 	for range 100 {
@@ -272,7 +272,7 @@ func TestStateIsSmall(t *testing.T) {
 
 // What a member has lost is forgotten once its group is done with it.
 func TestLostIsBounded(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	m := r.member(g, "m")
 	for range 50 {
@@ -292,7 +292,7 @@ func TestLostIsBounded(t *testing.T) {
 // A cursor is bounded when every message of the window has failed, each due at another
 // time, and restores.
 func TestCursorOfFailures(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	c := plain("g")
 	c.MaxAttempts = 1000
 	g := r.group(c)

@@ -10,7 +10,7 @@ import (
 // HQ-F01, HQ-G01, HQ-G02, HQ-G05: each message has one owner in its group, in order of
 // position; what one group has is not hidden from another.
 func TestOneOwner(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g, other := r.group(plain("g")), r.group(plain("other"))
 	for i := range 8 {
 		r.member(g, fmt.Sprint("worker ", i))
@@ -42,7 +42,7 @@ func TestOneOwner(t *testing.T) {
 
 // HQ-F02, HQ-G08: a member that does nothing, and a group that fails, hold up no others.
 func TestStuckMember(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g, failing := r.group(plain("g")), r.group(plain("failing"))
 	_, err := g.Attach("stuck", nil, NewBudget(10, 1<<20, true))
 	must(t, err)
@@ -69,7 +69,7 @@ func TestStuckMember(t *testing.T) {
 
 // HQ-F03, HQ-H12: what a member had goes to others when its lease ends, or it leaves.
 func TestLeaseEnds(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	a := r.member(g, "a")
 	r.messages(3)
@@ -101,7 +101,7 @@ func TestLeaseEnds(t *testing.T) {
 // A lease that is renewed after the clock was set back ends in time.
 func TestExtendedAfterTheClockWasSetBack(t *testing.T) {
 	for _, all := range []bool{false, true} {
-		r := newRig(t)
+		r := newFixture(t)
 		g := r.group(plain("g"))
 		m := r.member(g, "m")
 		r.messages(2)
@@ -123,7 +123,7 @@ func TestExtendedAfterTheClockWasSetBack(t *testing.T) {
 // HQ-G03, HQ-G04, HQ-J06: only what is not acknowledged, from the start on, which belongs to
 // it.
 func TestFromTheStart(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.messages(10)
 	g := r.begin(plain("g"), Begin{Start: 4, Backfill: true})
 	m := r.member(g, "m")
@@ -136,7 +136,7 @@ func TestFromTheStart(t *testing.T) {
 
 // HQ-G09: what fails is tried again later, then buried.
 func TestRetries(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	c := plain("g")
 	c.MaxAttempts = 3
 	g := r.group(c)
@@ -168,7 +168,7 @@ func TestRetries(t *testing.T) {
 
 // HQ-G10: what was delivered is known exactly: nothing is taken for a duplicate.
 func TestNothingIsTakenForADuplicate(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	m := r.member(g, "m")
 	r.messages(5000)
@@ -186,7 +186,7 @@ func TestNothingIsTakenForADuplicate(t *testing.T) {
 // HQ-H05, HQ-H06, HQ-H07, HQ-H08, HQ-H11: what no filter lets through is processed and counted
 // as filtered, unless there are no members.
 func TestFiltered(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	c := plain("g")
 	c.Filter = kindFilter("x")
 	g, h := r.group(c), r.group(plain("h"))
@@ -208,7 +208,7 @@ func TestFiltered(t *testing.T) {
 // HQ-H08: one whose filter accepts, but has no credits, does not hold up the others.
 func TestAside(t *testing.T) {
 	for _, byHash := range []bool{false, true} {
-		r := newRig(t)
+		r := newFixture(t)
 		c := plain("g")
 		c.Hash = byHash
 		g := r.group(c)
@@ -234,7 +234,7 @@ func TestHash(t *testing.T) {
 	} {
 		is(t, "hash of "+key, javaHash(key), want)
 	}
-	r := newRig(t)
+	r := newFixture(t)
 	c := plain("g")
 	c.Hash = true
 	g := r.group(c)
@@ -247,7 +247,7 @@ func TestHash(t *testing.T) {
 
 // HQ-H10: the same key, or the same message without one, goes to the same member.
 func TestSameMember(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	c := plain("g")
 	c.Hash = true
 	owner := func(name string) map[int64]string {
@@ -290,7 +290,7 @@ func unparked(t *testing.T, g *GroupState, want int, keys ...string) {
 // One message of a key at a time, with parallel members; what fails, or is parked, holds
 // up its key and no other.
 func TestKeyOrder(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	c := plain("g")
 	c.KeyOrder, c.Exhausted, c.MaxAttempts = true, ParkKey, 2
 	g := r.group(c)
@@ -318,7 +318,7 @@ func TestKeyOrder(t *testing.T) {
 
 // After a restart parked messages are parked again, and their keys are held.
 func TestParkedAfterRestart(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	c := plain("g")
 	c.Exhausted, c.MaxAttempts = ParkKey, 1
 	g := r.group(c)
@@ -341,7 +341,7 @@ func TestParkedAfterRestart(t *testing.T) {
 // of storing does not matter.
 func TestDeadLettersOfOneKeyAfterRestart(t *testing.T) {
 	for _, order := range [][]int64{{0, 1}, {1, 0}} {
-		r := newRig(t)
+		r := newFixture(t)
 		c := plain("g")
 		c.Exhausted, c.MaxAttempts = DeadLetter, 1
 		g := r.group(c)
@@ -367,7 +367,7 @@ func TestDeadLettersOfOneKeyAfterRestart(t *testing.T) {
 
 // What waits for credits waits on if its key is parked meanwhile.
 func TestParkedWhileOthersWaitForCredits(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	c := plain("g")
 	c.Exhausted, c.MaxAttempts = ParkKey, 1
 	g := r.group(c)
@@ -391,7 +391,7 @@ func TestParkedWhileOthersWaitForCredits(t *testing.T) {
 
 // Credits are by messages and bytes; a message larger than what is left goes alone.
 func TestCredits(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	r.messages(10)
 	size := int64(r.batches[0].Size(0, 1))
@@ -418,7 +418,7 @@ func TestCredits(t *testing.T) {
 
 // What is waited for is said.
 func TestWaits(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	wait := func(limit int) Reason {
 		_, w := g.Next(r.now, limit, nil)

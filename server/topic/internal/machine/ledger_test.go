@@ -7,8 +7,8 @@ import (
 
 // two is a machine with the groups g and other, which have members, and n messages. other has
 // acknowledged them all.
-func two(t testing.TB, n int) (r *rig, g *GroupState, m *Member) {
-	r = newRig(t)
+func two(t testing.TB, n int) (r *fixture, g *GroupState, m *Member) {
+	r = newFixture(t)
 	g, other := r.group(plain("g")), r.group(plain("other"))
 	m, o := r.member(g, "m"), r.member(other, "o")
 	r.messages(n)
@@ -16,7 +16,7 @@ func two(t testing.TB, n int) (r *rig, g *GroupState, m *Member) {
 	return r, g, m
 }
 
-func (r *rig) die(g *GroupState) {
+func (r *fixture) die(g *GroupState) {
 	r.Helper()
 	must(r, g.Die())
 	_, err := g.Release()
@@ -59,28 +59,28 @@ func TestDeadGroupGetsItsMessagesBack(t *testing.T) {
 // Each way to take messages from a group counts them once, under its cause, whether
 // the log has them or not. What comes back does not count.
 func TestLedgerCauses(t *testing.T) {
-	revive := func(limit int64) func(*rig, *GroupState) {
-		return func(r *rig, g *GroupState) {
+	revive := func(limit int64) func(*fixture, *GroupState) {
+		return func(r *fixture, g *GroupState) {
 			r.die(g)
 			_, err := g.Resurrect(limit, ByBound)
 			must(r, err)
 		}
 	}
-	letGo := func(before int64, c Cause) func(*rig, *GroupState) {
-		return func(r *rig, g *GroupState) {
+	letGo := func(before int64, c Cause) func(*fixture, *GroupState) {
+		return func(r *fixture, g *GroupState) {
 			r.die(g)
 			is(r, "let go", g.LetGo(before, c), min(before, 50)-5)
 			is(r, "again", g.LetGo(before, c), 0)
 		}
 	}
-	seek := func(to int64) func(*rig, *GroupState) {
-		return func(r *rig, g *GroupState) {
+	seek := func(to int64) func(*fixture, *GroupState) {
+		return func(r *fixture, g *GroupState) {
 			_, err := g.SeekTo(to)
 			must(r, err)
 		}
 	}
 	for name, c := range map[string]struct {
-		do   func(*rig, *GroupState)
+		do   func(*fixture, *GroupState)
 		want Ledger
 		back int64 // position from which a seek gets everything again
 	}{
@@ -88,13 +88,13 @@ func TestLedgerCauses(t *testing.T) {
 		"bytes of dead":      {letGo(30, ByBound), Ledger{ByBound: 25}, 0},
 		"bound at return":    {revive(10), Ledger{ByBound: 35}, 0},
 		"all comes back":     {revive(-1), Ledger{}, 0},
-		"removed":            {func(r *rig, _ *GroupState) { r.p.Trimmed(30) }, Ledger{ByRetention: 25}, 30},
-		"removed while dead": {func(r *rig, g *GroupState) { r.die(g); r.p.Trimmed(30) }, Ledger{ByRetention: 25}, 30},
-		"zombie":             {func(_ *rig, g *GroupState) { g.Skip(30, ByZombie) }, Ledger{ByZombie: 25}, 0},
-		"forced":             {func(_ *rig, g *GroupState) { g.Skip(30, ByForce) }, Ledger{ByForce: 25}, 0},
+		"removed":            {func(r *fixture, _ *GroupState) { r.p.Trimmed(30) }, Ledger{ByRetention: 25}, 30},
+		"removed while dead": {func(r *fixture, g *GroupState) { r.die(g); r.p.Trimmed(30) }, Ledger{ByRetention: 25}, 30},
+		"zombie":             {func(_ *fixture, g *GroupState) { g.Skip(30, ByZombie) }, Ledger{ByZombie: 25}, 0},
+		"forced":             {func(_ *fixture, g *GroupState) { g.Skip(30, ByForce) }, Ledger{ByForce: 25}, 0},
 		"sought past":        {seek(30), Ledger{BySeek: 25}, 0},
-		"sought back":        {func(r *rig, g *GroupState) { seek(30)(r, g); seek(10)(r, g) }, Ledger{BySeek: 5}, 0},
-		"zombie, then a seek": {func(r *rig, g *GroupState) {
+		"sought back":        {func(r *fixture, g *GroupState) { seek(30)(r, g); seek(10)(r, g) }, Ledger{BySeek: 5}, 0},
+		"zombie, then a seek": {func(r *fixture, g *GroupState) {
 			g.Skip(20, ByZombie)
 			seek(30)(r, g)
 		}, Ledger{ByZombie: 15, BySeek: 10}, 0},
@@ -208,7 +208,7 @@ func TestOwedOfEarlierReleases(t *testing.T) {
 		Generation: 1, Start: 3, Floor: 3, Missed: 7, Required: set(Run{From: 5, To: 6}), Optional: &Set{},
 		Acked: set(Run{From: 5, To: 6}), History: &Set{},
 	}
-	r := newRig(t)
+	r := newFixture(t)
 	r.messages(10)
 	is(t, "version", c.Append(nil)[0], Version)
 	g, err := r.p.Restore(plain("g"), Dead, c.Append(nil))
@@ -226,7 +226,7 @@ func TestOwedOfEarlierReleases(t *testing.T) {
 // A message of a key is not delivered beside another one because the log was trimmed up to
 // it: history that is complete is kept while a member has it in order of key.
 func TestOrderOfKeyAtATrim(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	other := r.group(plain("other"))
 	o := r.member(other, "o")
 	r.publish("k", "k", "k")

@@ -36,13 +36,13 @@ func (k *keyed) At(position int64) (*commitlog.Batch, Residence) {
 // open is a group whose messages are given by their positions, with one member that has credits for
 // as many as can be open.
 type open struct {
-	*rig
+	*fixture
 	g *GroupState
 	m *Member
 }
 
 func newOpen(t *testing.T, change func(*Config), of func(int64) (key, kind string)) *open {
-	o := &open{rig: newRig(t)}
+	o := &open{fixture: newFixture(t)}
 	o.p = New(0, 0, 0, &keyed{of: of})
 	c := plain("g")
 	c.MaxAttempts = 1000

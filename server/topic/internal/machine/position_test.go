@@ -8,7 +8,7 @@ import (
 )
 
 // restart is a crash: the groups are what their cursors say.
-func (r *rig) restart(state []byte, cursors map[string][]byte, states map[string]State) {
+func (r *fixture) restart(state []byte, cursors map[string][]byte, states map[string]State) {
 	r.Helper()
 	start, _ := r.p.Bounds()
 	r.p = New(0, start, r.end, r)
@@ -24,7 +24,7 @@ func (r *rig) restart(state []byte, cursors map[string][]byte, states map[string
 // highest that is; it goes forward only, and a crash requeues what lies above it
 // unless it is acknowledged, too.
 func TestFloor(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	m := r.member(g, "m")
 	r.messages(10)
@@ -47,7 +47,7 @@ func TestFloor(t *testing.T) {
 // dead groups and those that begin at the end do not, and it never goes back; a group that
 // begins at the beginning holds what it is to receive from then on.
 func TestWatermark(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	a, b, c := r.group(plain("a")), r.group(plain("b")), r.group(plain("c"))
 	r.messages(10)
 	for i, g := range []*GroupState{a, b, c} {
@@ -76,7 +76,7 @@ func TestWatermark(t *testing.T) {
 
 // The log is kept as long as its messages' kind says, and at most as long as it may.
 func TestTrimLimit(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.messages(5) // nobody is to receive them
 	g := r.group(plain("g"))
 	m := r.member(g, "m")
@@ -108,7 +108,7 @@ func TestTrimLimit(t *testing.T) {
 // HQ-J02, HQ-J03, HQ-J04, HQ-J07: where a group begins, what it is held for, and what it says
 // of what is no longer there.
 func TestStarts(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.messages(20)
 	r.p.Trimmed(5)
 	begin := func(c Config, b Begin) (*GroupState, int64, bool) {
@@ -136,7 +136,7 @@ func TestStarts(t *testing.T) {
 
 // HQ-J10: two groups that come late do not disturb each other.
 func TestTwoComeLate(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.messages(100)
 	a := r.begin(plain("a"), Begin{Start: 0, Backfill: true})
 	b := r.begin(plain("b"), Begin{Start: 50, Backfill: true})
@@ -150,7 +150,7 @@ func TestTwoComeLate(t *testing.T) {
 
 // HQ-M1: what is published after the mark and before the release is not for the dead group.
 func TestPublishedBeforeTheRelease(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.group(plain("other"))
 	g := r.group(plain("g"))
 	r.messages(1)
@@ -170,7 +170,7 @@ func TestPublishedBeforeTheRelease(t *testing.T) {
 // comes first; meanwhile it holds nobody up, and what was done while it was dead does not
 // count.
 func TestResurrection(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g, other := r.group(plain("g")), r.group(plain("other"))
 	m, o := r.member(g, "m"), r.member(other, "m")
 	r.messages(100)
@@ -213,7 +213,7 @@ func TestResurrection(t *testing.T) {
 // A group whose row says that it is back, and whose cursor does not, gets what it missed, as much
 // as it may have.
 func TestBackBeforeTheCursor(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	r.messages(5)
 	must(t, g.Die())
@@ -238,7 +238,7 @@ func TestBackBeforeTheCursor(t *testing.T) {
 
 // A seek says beforehand what it does, and does that.
 func TestSeek(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g, other := r.group(plain("g")), r.group(plain("other"))
 	m, o := r.member(g, "m"), r.member(other, "m")
 	r.messages(10)
@@ -279,7 +279,7 @@ func TestSeek(t *testing.T) {
 
 // Who does not move is taken off what holds everybody up.
 func TestSkip(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	m := r.member(g, "m")
 	r.messages(10)
@@ -295,7 +295,7 @@ func TestSkip(t *testing.T) {
 
 // Positions that a log does not have count as acknowledged.
 func TestVoids(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	m := r.member(g, "m")
 	r.end = 7
@@ -311,7 +311,7 @@ func TestVoids(t *testing.T) {
 
 // A history in pieces is kept in bounds, and nothing that was acknowledged comes again.
 func TestHistoryIsBounded(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	c := plain("g")
 	g := r.group(c)
 	r.group(plain("other"))

@@ -10,7 +10,7 @@ import (
 )
 
 // postponed publishes a message of a key that waits.
-func (r *rig) postponed(key string, delay time.Duration) {
+func (r *fixture) postponed(key string, delay time.Duration) {
 	r.Helper()
 	b, err := commitlog.NewBatch(r.end, r.now, []*commitlog.Message{{Key: key, Delay: durationpb.New(delay)}})
 	must(r, err)
@@ -24,41 +24,41 @@ func (r *rig) postponed(key string, delay time.Duration) {
 func TestDueBesideItsKey(t *testing.T) {
 	positions := Positions{Base: 1, Count: 1}
 	for name, c := range map[string]struct {
-		then func(r *rig, g *GroupState, m *Member) *Member
+		then func(r *fixture, g *GroupState, m *Member) *Member
 		want []int64
 	}{
-		"acknowledged": {func(r *rig, _ *GroupState, m *Member) *Member { r.ack(m, 1, 2); return m }, []int64{0}},
-		"fails at once": {func(r *rig, _ *GroupState, m *Member) *Member {
+		"acknowledged": {func(r *fixture, _ *GroupState, m *Member) *Member { r.ack(m, 1, 2); return m }, []int64{0}},
+		"fails at once": {func(r *fixture, _ *GroupState, m *Member) *Member {
 			m.Nack(positions, 0, "no", r.now, nil)
 			return m
 		}, []int64{0, 1}},
-		"fails": {func(r *rig, g *GroupState, m *Member) *Member {
+		"fails": {func(r *fixture, g *GroupState, m *Member) *Member {
 			m.Nack(positions, 10*time.Second, "no", r.now, nil)
 			same(r, "during the pause", r.positions(g), []int64{0})
 			r.ack(m, 0, 1)
 			r.pass(g, 10*time.Second)
 			return m
 		}, []int64{1}},
-		"its member ends": {func(r *rig, g *GroupState, m *Member) *Member {
+		"its member ends": {func(r *fixture, g *GroupState, m *Member) *Member {
 			m.Detach(false, r.now)
 			return r.member(g, "n")
 		}, []int64{0, 1}},
-		"its member ends abnormally": {func(r *rig, g *GroupState, m *Member) *Member {
+		"its member ends abnormally": {func(r *fixture, g *GroupState, m *Member) *Member {
 			m.Detach(true, r.now)
 			return r.member(g, "n")
 		}, []int64{0, 1}},
-		"its lease ends": {func(r *rig, g *GroupState, m *Member) *Member {
+		"its lease ends": {func(r *fixture, g *GroupState, m *Member) *Member {
 			r.pass(g, time.Minute)
 			return m
 		}, []int64{0, 1}},
-		"pause and resume": {func(r *rig, g *GroupState, m *Member) *Member {
+		"pause and resume": {func(r *fixture, g *GroupState, m *Member) *Member {
 			must(r, g.Pause())
 			must(r, g.Resume())
 			return m
 		}, []int64{0, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			r := newFixture(t)
 			config := plain("g")
 			config.KeyOrder = true
 			g := r.group(config)

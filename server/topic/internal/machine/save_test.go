@@ -12,7 +12,7 @@ import (
 
 // saved is a cursor with something of everything.
 func saved(t testing.TB) []byte {
-	r := newRig(t)
+	r := newFixture(t)
 	c := plain("g")
 	r.messages(20)
 	g := r.begin(c, Begin{Start: 0})
@@ -28,7 +28,7 @@ func saved(t testing.TB) []byte {
 
 // moved is a cursor of a group that was moved twice, and then began a backfill.
 func moved(t testing.TB) []byte {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	r.messages(30)
 	for _, to := range []int64{25, 20} {
@@ -74,7 +74,7 @@ func TestCursorRoundTrip(t *testing.T) {
 
 // What failed long ago, as what is parked, makes nothing else due at once after a restart.
 func TestCursorWithLongDue(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	c := plain("g")
 	c.Exhausted, c.MaxAttempts = ParkKey, 2
 	g := r.group(c)
@@ -103,7 +103,7 @@ func FuzzCursor(f *testing.F) {
 	f.Add(moved(f), byte(Active))
 	f.Add([]byte{Version, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, byte(Dead))
 	f.Fuzz(func(t *testing.T, cursor []byte, state byte) {
-		r := newRig(t)
+		r := newFixture(t)
 		r.messages(30)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -135,7 +135,7 @@ func FuzzCursor(f *testing.F) {
 
 // As FuzzCursor, for the state of the machine.
 func FuzzState(f *testing.F) {
-	r := newRig(f)
+	r := newFixture(f)
 	g := r.group(plain("g"))
 	r.messages(20)
 	r.work(g, r.member(g, "m"))
@@ -164,7 +164,7 @@ func FuzzState(f *testing.F) {
 // time, gets no more than its cursor has room for; it continues once some are done.
 func TestCursorStopsTheGroup(t *testing.T) {
 	racetest.SkipSerial(t)
-	r := newRig(t)
+	r := newFixture(t)
 	c := plain("g")
 	c.MaxAttempts = 1000
 	g := r.group(c)

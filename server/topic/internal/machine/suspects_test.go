@@ -8,7 +8,7 @@ import (
 // Suspects are delivered although all members are always busy: one of them gets nothing else until it
 // has no messages, and the other one goes on.
 func TestBusyMembersTakeSuspects(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	busy := map[string]*Member{}
 	for _, name := range []string{"a", "b", "c"} {
@@ -57,7 +57,7 @@ func TestBusyMembersTakeSuspects(t *testing.T) {
 // A member that gets nothing else and keeps its messages is followed by the next one after a lease.
 // Until one has nothing, the group is stalled.
 func TestStuckMemberTakesNoSuspects(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	a, b, c := r.member(g, "a"), r.member(g, "b"), r.member(g, "c")
 	r.messages(9)
@@ -91,9 +91,9 @@ func TestStuckMemberTakesNoSuspects(t *testing.T) {
 
 // A suspect is alone with its session in all partitions, which share credits.
 func TestSuspectsAreAloneInAllPartitions(t *testing.T) {
-	one, two := newRig(t), newRig(t)
+	one, two := newFixture(t), newFixture(t)
 	budget := NewBudget(100, 1<<20, true)
-	attach := func(r *rig) (*GroupState, *Member) {
+	attach := func(r *fixture) (*GroupState, *Member) {
 		g := r.group(plain("g"))
 		m, err := g.Attach("m", nil, budget)
 		must(t, err)

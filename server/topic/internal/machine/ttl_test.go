@@ -10,7 +10,7 @@ import (
 )
 
 // mortal publishes messages of keys, which end after a while; 0: never.
-func (r *rig) mortal(ttl time.Duration, keys ...string) {
+func (r *fixture) mortal(ttl time.Duration, keys ...string) {
 	r.Helper()
 	var list []*commitlog.Message
 	for _, key := range keys {
@@ -28,7 +28,7 @@ func (r *rig) mortal(ttl time.Duration, keys ...string) {
 }
 
 // pass lets time pass and does what is due.
-func (r *rig) pass(g *GroupState, d time.Duration) {
+func (r *fixture) pass(g *GroupState, d time.Duration) {
 	r.wait(d)
 	r.p.Elapsed(r.now.UnixNano())
 	g.Wake(r.now)
@@ -38,7 +38,7 @@ func (r *rig) pass(g *GroupState, d time.Duration) {
 // its key follows then, and a caller of Wake learns when that is.
 func TestWaitingEndsWithTheMessage(t *testing.T) {
 	for _, exhausted := range []Exhausted{DeadLetter, ParkKey} {
-		r := newRig(t)
+		r := newFixture(t)
 		c := plain("g")
 		c.KeyOrder, c.Exhausted, c.MaxAttempts = true, exhausted, 2
 		if exhausted == ParkKey {
@@ -72,7 +72,7 @@ func TestWaitingEndsWithTheMessage(t *testing.T) {
 // A member may acknowledge a message whose time is over, and nothing is counted. If it returns the message, it
 // is over at once. A dead letter that is being stored is stored.
 func TestInHandWhenItEnds(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	c := plain("g")
 	c.MaxAttempts = 2
 	g := r.group(c)
@@ -104,7 +104,7 @@ func TestInHandWhenItEnds(t *testing.T) {
 // over at its front, and a message that does not end stops that. Those who come later, or come back, get what is
 // not over.
 func TestLapse(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	names := []string{"idle", "paused", "dead"}
 	var groups []*GroupState
 	for _, name := range names {
@@ -153,7 +153,7 @@ func TestLapse(t *testing.T) {
 
 // A message that waits for credits is over in time, and its key is free.
 func TestAsideEnds(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	c := plain("g")
 	c.KeyOrder = true
 	g := r.group(c)

@@ -5,7 +5,7 @@ import "testing"
 // HQ-O3: orphans are what no group is to receive and none has completed; completing them is
 // durable, may be repeated, and takes nothing from a group.
 func TestOrphans(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.messages(10)
 	g := r.group(plain("g"))
 	r.messages(10)
@@ -50,7 +50,7 @@ func TestOrphans(t *testing.T) {
 
 // What a group misses, its oldest message, and what it has done.
 func TestWatch(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	g := r.group(plain("g"))
 	m := r.member(g, "m")
 	r.messages(10)

@@ -12,7 +12,7 @@ import (
 // can be read by all groups nevertheless, in order and once.
 func TestMemoryIsBoundedOverAllPartitions(t *testing.T) {
 	const limit, partitions, batches, size = 16 << 20, 40, 10, 100_000
-	b := newBench(t)
+	b := newPartitionFixture(t)
 	var parts []*Partition
 	most := int64(0)
 	for n := range partitions {
@@ -65,7 +65,7 @@ func TestMemoryIsBoundedOverAllPartitions(t *testing.T) {
 // What is read again and again stays while others come once.
 func TestMemoryKeepsWhatIsUsed(t *testing.T) {
 	racetest.SkipSerial(t)
-	b := newBench(t)
+	b := newPartitionFixture(t)
 	hot := b.open(1)
 	b.publish(hot, 10, 10_000)
 	for n := range 300 {
@@ -81,7 +81,7 @@ func TestMemoryKeepsWhatIsUsed(t *testing.T) {
 
 // A run that a call has just read, and what is not durable, stays though there is no room.
 func TestMemoryKeepsWhatIsNeeded(t *testing.T) {
-	b := newBench(t)
+	b := newPartitionFixture(t)
 	p := b.open(1)
 	b.publish(p, 10, 100)
 	b.publish(p, 10, 100)

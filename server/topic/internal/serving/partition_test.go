@@ -20,8 +20,8 @@ import (
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
-// bench has partitions on a store whose writes of cursors can fail.
-type bench struct {
+// partitionFixture has partitions on a store whose writes of cursors can fail.
+type partitionFixture struct {
 	store.Store
 	t     *testing.T
 	cfg   PartitionConfig
@@ -33,10 +33,10 @@ type bench struct {
 	invalid atomic.Value
 }
 
-func newBench(t *testing.T) *bench {
+func newPartitionFixture(t *testing.T) *partitionFixture {
 	t.Helper()
 	disk := embeddedtest.NewDisk(nil).Open(t, time.Now)
-	b := &bench{Store: disk, t: t, log: commitlog.NewLocal(records.Of(disk), time.Now)}
+	b := &partitionFixture{Store: disk, t: t, log: commitlog.NewLocal(records.Of(disk), time.Now)}
 	logger := slog.New(slog.DiscardHandler)
 	b.cfg = PartitionConfig{
 		Store: b, Log: b.log, Memory: NewMemory(0),
@@ -45,7 +45,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-func (b *bench) Transact(ctx context.Context, p store.Plan) error {
+func (b *partitionFixture) Transact(ctx context.Context, p store.Plan) error {
 	b.plans.Add(1)
 	b.rows.Add(int64(len(p.Writes)))
 	if b.fail.Load() {
@@ -69,7 +69,7 @@ func groupOf(names ...string) (list []StoredGroup) {
 }
 
 // open opens a partition of a topic with groups that begin at the beginning.
-func (b *bench) open(topic uint64, groups ...string) *Partition {
+func (b *partitionFixture) open(topic uint64, groups ...string) *Partition {
 	b.t.Helper()
 	p, err := OpenPartition(b.t.Context(), b.cfg, commitlog.Partition{Topic: topic}, nil)
 	if err != nil {
@@ -89,7 +89,7 @@ func (b *bench) open(topic uint64, groups ...string) *Partition {
 }
 
 // again opens the partition as the next process does.
-func (b *bench) again(p *Partition, groups ...StoredGroup) *Partition {
+func (b *partitionFixture) again(p *Partition, groups ...StoredGroup) *Partition {
 	b.t.Helper()
 	p, err := OpenPartition(b.t.Context(), b.cfg, p.Address, groups)
 	if err != nil {
@@ -99,7 +99,7 @@ func (b *bench) again(p *Partition, groups ...StoredGroup) *Partition {
 }
 
 // publish stores a batch of n messages of size bytes.
-func (b *bench) publish(p *Partition, n, size int) {
+func (b *partitionFixture) publish(p *Partition, n, size int) {
 	b.t.Helper()
 	list := make([]*topicv1.TopicMessage, n)
 	for i := range list {
@@ -125,7 +125,7 @@ func ownedMember(p *Partition, group string) (m *machine.Member) {
 }
 
 // next returns the positions that a group gets.
-func (b *bench) next(p *Partition, group string) (list []int64) {
+func (b *partitionFixture) next(p *Partition, group string) (list []int64) {
 	b.t.Helper()
 	for {
 		n := len(list)
@@ -155,7 +155,7 @@ func floor(p *Partition, group string) (n int64) {
 }
 
 // run runs the flusher until the test ends, or stop is called.
-func (b *bench) run() (stop func() error) {
+func (b *partitionFixture) run() (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- b.cfg.Flusher.Run(ctx) }()
@@ -165,7 +165,7 @@ func (b *bench) run() (stop func() error) {
 // While writes fail whoever waits keeps waiting; then all is stored, once, and what
 // changed meanwhile too.
 func TestFlusherTriesAgain(t *testing.T) {
-	b := newBench(t)
+	b := newPartitionFixture(t)
 	p := b.open(1, "g")
 	b.publish(p, 10, 1)
 	m := ownedMember(p, "g")
@@ -205,7 +205,7 @@ func TestFlusherTriesAgain(t *testing.T) {
 // there is no row that all of them write, and a caller waits for two writes at most.
 func TestManyGroupsAcknowledgeAtOnce(t *testing.T) {
 	const groups, rounds = 16, 20
-	b := newBench(t)
+	b := newPartitionFixture(t)
 	var names []string
 	for i := range groups {
 		names = append(names, fmt.Sprint("g", i))
@@ -259,14 +259,14 @@ func TestManyGroupsAcknowledgeAtOnce(t *testing.T) {
 // Once a later owner has written, an earlier one stores nothing, and all who wait or come
 // get the error.
 func TestFlusherIsFenced(t *testing.T) {
-	b := newBench(t)
+	b := newPartitionFixture(t)
 	p := b.open(1, "g", "h")
 	b.publish(p, 10, 1)
 	m, other := ownedMember(p, "g"), ownedMember(p, "h")
 	b.next(p, "g")
 	b.next(p, "h")
 
-	later := &bench{Store: b.Store, t: t, cfg: b.cfg}
+	later := &partitionFixture{Store: b.Store, t: t, cfg: b.cfg}
 	later.cfg.Flusher = NewFlusher(b.Store, 2, time.Now, b.cfg.Logger)
 	q := later.again(p, groupOf("g", "h")...)
 	n := ownedMember(q, "g")
@@ -300,7 +300,7 @@ func TestFlusherIsFenced(t *testing.T) {
 // A group whose row says that it lives, and whose cursor that it is dead, is to receive
 // what it missed before anything is delivered: the process ended between the two writes.
 func TestRevivedAtOpen(t *testing.T) {
-	b := newBench(t)
+	b := newPartitionFixture(t)
 	p := b.open(1, "g", "h")
 	p.Change("g", func() {
 		p.machine.Group("g").Die()
@@ -324,7 +324,7 @@ func TestRevivedAtOpen(t *testing.T) {
 
 // What is removed is not written any more: not by who was about to.
 func TestClosedIsNotWritten(t *testing.T) {
-	b := newBench(t)
+	b := newPartitionFixture(t)
 	p := b.open(1, "g")
 	b.publish(p, 4, 1)
 	m := ownedMember(p, "g")
@@ -338,7 +338,7 @@ func TestClosedIsNotWritten(t *testing.T) {
 
 // What is stored of acknowledgements goes with the messages, though nothing else happens.
 func TestTrimIsStored(t *testing.T) {
-	b := newBench(t)
+	b := newPartitionFixture(t)
 	p := b.open(1, "g")
 	b.publish(p, 100, 1)
 	m := ownedMember(p, "g")
@@ -369,7 +369,7 @@ func TestTrimIsStored(t *testing.T) {
 // A row that the store does not take stops nobody else's: only whoever changed that partition
 // hears of it, and it is stored once the row is one that can be.
 func TestRefusedRowIsSetAside(t *testing.T) {
-	b := newBench(t)
+	b := newPartitionFixture(t)
 	bad, good := b.open(1, "g"), b.open(2, "g")
 	for _, p := range []*Partition{bad, good} {
 		b.publish(p, 10, 1)
@@ -406,7 +406,7 @@ func TestRefusedRowIsSetAside(t *testing.T) {
 
 // Who waits when the process ends and the last write fails hears that it is not stored.
 func TestLastWriteFails(t *testing.T) {
-	b := newBench(t)
+	b := newPartitionFixture(t)
 	p := b.open(1, "g")
 	b.publish(p, 10, 1)
 	m := ownedMember(p, "g")
@@ -437,7 +437,7 @@ func TestLastWriteFails(t *testing.T) {
 
 // What changes in a partition that is closed meanwhile is not said to be stored.
 func TestClosedPartitionStoresNothing(t *testing.T) {
-	b := newBench(t)
+	b := newPartitionFixture(t)
 	p := b.open(1, "g")
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)

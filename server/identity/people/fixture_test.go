@@ -18,15 +18,15 @@ import (
 )
 
 // engines runs a test on every engine; that on DynamoDB Local where there is one.
-func engines(t *testing.T, test func(w *world)) {
+func engines(t *testing.T, test func(w *fixture)) {
 	t.Helper()
 	t.Run("map", func(t *testing.T) {
-		w := &world{T: t, now: epoch}
+		w := &fixture{T: t, now: epoch}
 		w.open(storetest.NewMemory(w.clock))
 		test(w)
 	})
 	t.Run("embedded", func(t *testing.T) {
-		w := &world{T: t, now: epoch}
+		w := &fixture{T: t, now: epoch}
 		st, err := embedded.Open(embedded.Options{Dir: t.TempDir(), Clock: w.clock})
 		testkit.Must(t, err)
 		t.Cleanup(func() { testkit.Must(t, st.Close()) })
@@ -34,7 +34,7 @@ func engines(t *testing.T, test func(w *world)) {
 		test(w)
 	})
 	t.Run("dynamodb", func(t *testing.T) {
-		w := &world{T: t, now: time.Now()} // the engine's clock is the machine's
+		w := &fixture{T: t, now: time.Now()} // the engine's clock is the machine's
 		w.open(dynamotest.Fresh(t))
 		test(w)
 	})
@@ -42,8 +42,8 @@ func engines(t *testing.T, test func(w *world)) {
 
 var epoch = time.UnixMilli(1_767_225_600_000)
 
-// world is a store with chats and people on it.
-type world struct {
+// fixture is a store with chats and people on it.
+type fixture struct {
 	*testing.T
 	mu       sync.Mutex
 	now      time.Time
@@ -61,27 +61,27 @@ type notification struct {
 	chats   int
 }
 
-func (w *world) clock() time.Time {
+func (w *fixture) clock() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.now
 }
 
 // pass lets time pass.
-func (w *world) pass(d time.Duration) {
+func (w *fixture) pass(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.now = w.now.Add(d)
 }
 
 // ProfileChanged implements people.Hub.
-func (w *world) ProfileChanged(user string, version int64, chats []string) {
+func (w *fixture) ProfileChanged(user string, version int64, chats []string) {
 	w.notified = append(w.notified, notification{user, version, len(chats)})
 }
 
 func noSleep(ctx context.Context, _ time.Duration) error { return ctx.Err() }
 
-func (w *world) open(st store.Store) {
+func (w *fixture) open(st store.Store) {
 	w.spy = &spy{Store: st}
 	var err error
 	w.chats, err = chat.New(w.Context(), chat.Config{Store: w.spy, Clock: w.clock, Generation: "g", Producer: "p",
@@ -95,7 +95,7 @@ func (w *world) open(st store.Store) {
 }
 
 // service is the service of another process.
-func (w *world) service(change ...func(*people.Config)) *people.Service {
+func (w *fixture) service(change ...func(*people.Config)) *people.Service {
 	c := people.Config{Store: w.spy, Clock: w.clock, NewID: chat.NewID, Chats: w.chats, Hub: w, Sleep: noSleep,
 		Identifiers: w.found}
 	for _, f := range change {
@@ -164,12 +164,12 @@ func (s *spy) count(f func()) (reads, plans int64) {
 	return s.reads.Load() - reads, s.plans.Load() - plans
 }
 
-func (w *world) direct(a, b string) (string, error) {
+func (w *fixture) direct(a, b string) (string, error) {
 	c, err := w.chats.CreateDirect(w.Context(), chat.CreateDirect{Caller: a, Other: b})
 	return c.ChatID, err
 }
 
-func (w *world) group(owner string, members ...string) (string, error) {
+func (w *fixture) group(owner string, members ...string) (string, error) {
 	c, err := w.chats.CreateGroup(w.Context(), chat.CreateGroup{Caller: owner, Name: "Tea", Members: members})
 	if err == nil {
 		err = c.Incomplete
@@ -177,18 +177,18 @@ func (w *world) group(owner string, members ...string) (string, error) {
 	return c.ChatID, err
 }
 
-func (w *world) send(id, sender, text string) error {
+func (w *fixture) send(id, sender, text string) error {
 	_, err := w.chats.Send(w.Context(), chat.Send{Caller: sender, ChatID: id, Content: text})
 	return err
 }
 
-func (w *world) add(id, caller, user string) error {
+func (w *fixture) add(id, caller, user string) error {
 	_, err := w.chats.Change(w.Context(), chat.OpAdd,
 		chat.MemberChange{Caller: caller, ChatID: id, UserID: user, Role: table.Member})
 	return err
 }
 
-func (w *world) role(id, user string) table.Role {
+func (w *fixture) role(id, user string) table.Role {
 	w.Helper()
 	it, err := w.spy.Get(w.Context(), table.MembershipKey(id, user), store.Strong)
 	testkit.Must(w, err)

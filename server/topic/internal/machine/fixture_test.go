@@ -9,8 +9,8 @@ import (
 	"github.com/parley-chat/parley/server/commitlog"
 )
 
-// rig is a machine with a log in memory.
-type rig struct {
+// fixture is a machine with a log in memory.
+type fixture struct {
 	testing.TB
 	p       *Machine
 	batches []*commitlog.Batch
@@ -18,14 +18,14 @@ type rig struct {
 	now     time.Time
 }
 
-func newRig(t testing.TB) *rig {
-	r := &rig{TB: t, now: time.Unix(1_000_000, 0)}
+func newFixture(t testing.TB) *fixture {
+	r := &fixture{TB: t, now: time.Unix(1_000_000, 0)}
 	r.p = New(0, 0, 0, r)
 	return r
 }
 
 // At returns batches; all are in memory.
-func (r *rig) At(position int64) (*commitlog.Batch, Residence) {
+func (r *fixture) At(position int64) (*commitlog.Batch, Residence) {
 	i, _ := slices.BinarySearchFunc(r.batches, position, func(b *commitlog.Batch, p int64) int {
 		if b.End() <= p {
 			return -1
@@ -40,7 +40,7 @@ func (r *rig) At(position int64) (*commitlog.Batch, Residence) {
 
 // publish stores messages in one batch; key and type of each are those of of, as
 // "key" or "key:type".
-func (r *rig) publish(of ...string) {
+func (r *fixture) publish(of ...string) {
 	r.Helper()
 	var list []*commitlog.Message
 	for _, s := range of {
@@ -65,7 +65,7 @@ func (r *rig) publish(of ...string) {
 }
 
 // messages publishes n messages without keys, 100 in a batch.
-func (r *rig) messages(n int) {
+func (r *fixture) messages(n int) {
 	r.Helper()
 	for ; n > 0; n -= 100 {
 		r.publish(make([]string, min(n, 100))...)
@@ -80,9 +80,9 @@ func plain(name string) Config {
 }
 
 // group adds a group that begins at the end.
-func (r *rig) group(c Config) *GroupState { return r.begin(c, Begin{Start: r.end}) }
+func (r *fixture) group(c Config) *GroupState { return r.begin(c, Begin{Start: r.end}) }
 
-func (r *rig) begin(c Config, b Begin) *GroupState {
+func (r *fixture) begin(c Config, b Begin) *GroupState {
 	r.Helper()
 	g, _, _, err := r.p.Subscribe(c, b)
 	if err != nil {
@@ -91,10 +91,10 @@ func (r *rig) begin(c Config, b Begin) *GroupState {
 	return g
 }
 
-func (r *rig) member(g *GroupState, name string) *Member { return r.picky(g, name, "") }
+func (r *fixture) member(g *GroupState, name string) *Member { return r.picky(g, name, "") }
 
 // picky attaches a member that takes messages of one type.
-func (r *rig) picky(g *GroupState, name, kind string) *Member {
+func (r *fixture) picky(g *GroupState, name, kind string) *Member {
 	r.Helper()
 	m, err := g.Attach(name, kindFilter(kind), NewBudget(1000, 8<<20, true))
 	if err != nil {
@@ -110,7 +110,7 @@ type delivered struct {
 	attempt  int
 }
 
-func (r *rig) next(g *GroupState) []delivered {
+func (r *fixture) next(g *GroupState) []delivered {
 	r.Helper()
 	pieces, _ := g.Next(r.now, 1_000_000, nil)
 	var list []delivered
@@ -122,7 +122,7 @@ func (r *rig) next(g *GroupState) []delivered {
 	return list
 }
 
-func (r *rig) positions(g *GroupState) []int64 {
+func (r *fixture) positions(g *GroupState) []int64 {
 	r.Helper()
 	var list []int64
 	for _, h := range r.next(g) {
@@ -132,7 +132,7 @@ func (r *rig) positions(g *GroupState) []int64 {
 }
 
 // ack acknowledges positions from from to to, and wants that nothing is refused.
-func (r *rig) ack(m *Member, from, to int64) {
+func (r *fixture) ack(m *Member, from, to int64) {
 	r.Helper()
 	if _, refused := m.Ack(Positions{Base: from, Count: to - from}, nil); len(refused) > 0 {
 		r.Fatalf("refused: %v", refused)
@@ -140,7 +140,7 @@ func (r *rig) ack(m *Member, from, to int64) {
 }
 
 // work takes and acknowledges everything.
-func (r *rig) work(g *GroupState, m *Member) (n int) {
+func (r *fixture) work(g *GroupState, m *Member) (n int) {
 	r.Helper()
 	for {
 		list := r.next(g)
@@ -160,7 +160,7 @@ func (g *GroupState) wakeAt() (time.Time, bool) {
 	return time.Unix(0, at), ok
 }
 
-func (r *rig) wait(d time.Duration) { r.now = r.now.Add(d) }
+func (r *fixture) wait(d time.Duration) { r.now = r.now.Add(d) }
 
 func same[T comparable](t testing.TB, what string, got, want []T) {
 	t.Helper()

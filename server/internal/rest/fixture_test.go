@@ -36,9 +36,9 @@ import (
 	"github.com/parley-chat/parley/server/view"
 )
 
-// harness is the REST API in front of the real RPCs over a store in memory. The
+// fixture is the REST API in front of the real RPCs over a store in memory. The
 // bearer token is the user's name.
-type harness struct {
+type fixture struct {
 	testing.TB
 	handler http.Handler
 	store   *moody
@@ -77,9 +77,9 @@ func (m *moody) Transact(ctx context.Context, p store.Plan) error {
 	return m.Store.Transact(ctx, p)
 }
 
-func newHarness(t testing.TB) *harness {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
-	w := &harness{TB: t, store: &moody{Store: storetest.NewMemory(time.Now)}, codes: map[string]int{}}
+	w := &fixture{TB: t, store: &moody{Store: storetest.NewMemory(time.Now)}, codes: map[string]int{}}
 	var err error
 	w.chats, err = chat.New(t.Context(), chat.Config{
 		Store: w.store, Clock: time.Now, Generation: "gen", Producer: "test",
@@ -125,7 +125,7 @@ func newHarness(t testing.TB) *harness {
 }
 
 // signIn is the service that signs people in, which sends no codes.
-func (w *harness) signIn() api.Service {
+func (w *fixture) signIn() api.Service {
 	w.Helper()
 	nothing := func(context.Context, securitylog.Event) {}
 	sessions, err := session.New(session.Config{Store: w.store, Clock: time.Now, Pepper: make([]byte, 32), Revoker: w,
@@ -138,12 +138,12 @@ func (w *harness) signIn() api.Service {
 }
 
 // RevokeSession makes the harness a revoker.
-func (*harness) RevokeSession(context.Context, string, time.Time) error { return nil }
+func (*fixture) RevokeSession(context.Context, string, time.Time) error { return nil }
 
 // RevokeUser makes it one of users.
-func (*harness) RevokeUser(context.Context, string, time.Time, time.Time) error { return nil }
+func (*fixture) RevokeUser(context.Context, string, time.Time, time.Time) error { return nil }
 
-func (w *harness) gate(next http.Handler) http.Handler {
+func (w *fixture) gate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		user, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if !ok {
@@ -155,14 +155,14 @@ func (w *harness) gate(next http.Handler) http.Handler {
 	})
 }
 
-func (w *harness) must(err error) {
+func (w *fixture) must(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
 	}
 }
 
-func (w *harness) count(procedure, code string) int {
+func (w *fixture) count(procedure, code string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.codes[procedure+" "+code]
@@ -178,7 +178,7 @@ type answer struct {
 
 // do makes a request; headers come in pairs, and one with an empty value is left
 // out.
-func (w *harness) do(user, method, target, body string, headers ...string) answer {
+func (w *fixture) do(user, method, target, body string, headers ...string) answer {
 	w.Helper()
 	r := httptest.NewRequest(method, target, strings.NewReader(body))
 	if body != "" {
@@ -258,7 +258,7 @@ func (a answer) at(path ...any) any {
 const chats = "/api/v1/chats"
 
 // group makes a group of ann and others and returns its path.
-func (w *harness) group(others ...string) string {
+func (w *fixture) group(others ...string) string {
 	w.Helper()
 	b, err := json.Marshal(map[string]any{"type": "CHAT_TYPE_GROUP", "name": "g", "memberIds": others})
 	w.must(err)

@@ -19,8 +19,8 @@ import (
 	"github.com/parley-chat/parley/server/view"
 )
 
-// harness is a process on the map engine, without goroutines: store, chats, hub.
-type harness struct {
+// fixture is a process on the map engine, without goroutines: store, chats, hub.
+type fixture struct {
 	t     testing.TB
 	ctx   context.Context
 	now   time.Time
@@ -34,9 +34,9 @@ type harness struct {
 	commits []delivery.Delivery
 }
 
-func newHarness(t testing.TB, change func(*delivery.Config)) *harness {
+func newFixture(t testing.TB, change func(*delivery.Config)) *fixture {
 	t.Helper()
-	w := &harness{t: t, ctx: t.Context(), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	w := &fixture{t: t, ctx: t.Context(), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	clock := func() time.Time { return w.now }
 	id := func(prefix string) string { return fmt.Sprintf("%s%026d", prefix, w.ids.Add(1)) }
 	st := storetest.NewMemory(clock)
@@ -67,20 +67,20 @@ func newHarness(t testing.TB, change func(*delivery.Config)) *harness {
 	return w
 }
 
-func (w *harness) must(err error) {
+func (w *fixture) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-func (w *harness) change(op chat.Operation, c chat.MemberChange) {
+func (w *fixture) change(op chat.Operation, c chat.MemberChange) {
 	w.t.Helper()
 	_, err := w.chats.Change(w.ctx, op, c)
 	w.must(err)
 }
 
-func (w *harness) group(history table.History, members ...string) string {
+func (w *fixture) group(history table.History, members ...string) string {
 	w.t.Helper()
 	c, err := w.chats.CreateGroup(w.ctx,
 		chat.CreateGroup{Caller: members[0], Name: "g", Members: members[1:], History: history})
@@ -89,7 +89,7 @@ func (w *harness) group(history table.History, members ...string) string {
 }
 
 // put writes the rows of a chat of a user, one of very many.
-func (w *harness) put(i int, user string) {
+func (w *fixture) put(i int, user string) {
 	w.t.Helper()
 	id, at := fmt.Sprintf("chat_%026d", i*7919), w.now.UnixMilli()
 	head := table.Head{Version: 100, Sequence: 90, MembershipVersion: 10, ChangedAt: at, LastSender: "ann",
@@ -104,14 +104,14 @@ func (w *harness) put(i int, user string) {
 	}))
 }
 
-func (w *harness) send(user, chatID, text string) {
+func (w *fixture) send(user, chatID, text string) {
 	w.t.Helper()
 	_, err := w.chats.Send(w.ctx, chat.Send{Caller: user, ChatID: chatID, Content: text})
 	w.must(err)
 }
 
 // performWork performs the hub's work until there is none.
-func (w *harness) performWork() {
+func (w *fixture) performWork() {
 	w.t.Helper()
 	for range 10_000 {
 		work, wait, ok := w.hub.Work(w.now)
@@ -130,7 +130,7 @@ func (w *harness) performWork() {
 // device is the simplest client: it applies frames by the rule and keeps texts
 // by sequence. Chats are cached from the start, at version 0.
 type device struct {
-	w       *harness
+	w       *fixture
 	s       *delivery.Stream
 	version map[string]int64
 	newest  map[string]int64
@@ -143,7 +143,7 @@ type device struct {
 	frames  []*deliveryv1.Frame
 }
 
-func (w *harness) open(user, token string, known ...*deliveryv1.KnownChat) *device {
+func (w *fixture) open(user, token string, known ...*deliveryv1.KnownChat) *device {
 	w.t.Helper()
 	d := w.register(user, token, known...)
 	for done := false; !done; {
@@ -155,7 +155,7 @@ func (w *harness) open(user, token string, known ...*deliveryv1.KnownChat) *devi
 	return d
 }
 
-func (w *harness) register(user, token string, known ...*deliveryv1.KnownChat) *device {
+func (w *fixture) register(user, token string, known ...*deliveryv1.KnownChat) *device {
 	w.t.Helper()
 	s, err := w.hub.Open(w.ctx, delivery.OpenParams{
 		Principal: auth.Principal{UserID: user, SessionID: "s", ExpiresAt: w.now.Add(time.Hour)},

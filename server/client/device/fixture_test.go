@@ -17,8 +17,8 @@ import (
 
 const me, other = "alice", "bob"
 
-// harness steps a machine by hand: what it stores is kept, what it calls is listed.
-type harness struct {
+// fixture steps a machine by hand: what it stores is kept, what it calls is listed.
+type fixture struct {
 	t        *testing.T
 	now      time.Time
 	m        *device.Machine
@@ -31,9 +31,9 @@ type harness struct {
 	history  string // what answers say of the store's history
 }
 
-func newHarness(t *testing.T, snapshot *device.Snapshot) *harness {
+func newFixture(t *testing.T, snapshot *device.Snapshot) *fixture {
 	t.Helper()
-	r := &harness{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	r := &fixture{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	if snapshot != nil {
 		r.snapshot = *snapshot
 	}
@@ -46,7 +46,7 @@ func newHarness(t *testing.T, snapshot *device.Snapshot) *harness {
 	return r
 }
 
-func (r *harness) take() {
+func (r *fixture) take() {
 	b, calls := r.m.Take()
 	if b.Session != nil {
 		r.snapshot.Session = *b.Session
@@ -81,7 +81,7 @@ func (r *harness) take() {
 }
 
 // call returns the open call of a kind, which must be there.
-func (r *harness) call(k device.Kind) device.Call {
+func (r *fixture) call(k device.Kind) device.Call {
 	r.t.Helper()
 	for _, c := range r.calls {
 		if c.Kind == k {
@@ -92,7 +92,7 @@ func (r *harness) call(k device.Kind) device.Call {
 	return device.Call{}
 }
 
-func (r *harness) open(k device.Kind) (n int) {
+func (r *fixture) open(k device.Kind) (n int) {
 	for _, c := range r.calls {
 		if c.Kind == k {
 			n++
@@ -101,7 +101,7 @@ func (r *harness) open(k device.Kind) (n int) {
 	return n
 }
 
-func (r *harness) forget(id int64) {
+func (r *fixture) forget(id int64) {
 	for i, c := range r.calls {
 		if c.ID == id {
 			r.calls = append(r.calls[:i:i], r.calls[i+1:]...)
@@ -110,7 +110,7 @@ func (r *harness) forget(id int64) {
 	}
 }
 
-func (r *harness) answer(k device.Kind, res proto.Message) {
+func (r *fixture) answer(k device.Kind, res proto.Message) {
 	r.t.Helper()
 	c := r.call(k)
 	r.forget(c.ID)
@@ -118,7 +118,7 @@ func (r *harness) answer(k device.Kind, res proto.Message) {
 	r.take()
 }
 
-func (r *harness) fail(k device.Kind, code connect.Code, reason string) {
+func (r *fixture) fail(k device.Kind, code connect.Code, reason string) {
 	r.t.Helper()
 	c := r.call(k)
 	r.forget(c.ID)
@@ -127,14 +127,14 @@ func (r *harness) fail(k device.Kind, code connect.Code, reason string) {
 }
 
 // frames gives the machine frames of the open stream.
-func (r *harness) frames(frames ...*deliveryv1.Frame) {
+func (r *fixture) frames(frames ...*deliveryv1.Frame) {
 	r.t.Helper()
 	r.m.Frames(r.call(device.Subscribe).ID, &deliveryv1.SubscribeResponse{FirstPosition: r.next + 1, Frames: frames})
 	r.next += int64(len(frames))
 	r.take()
 }
 
-func (r *harness) end(code deliveryv1.EndCode, after time.Duration) {
+func (r *fixture) end(code deliveryv1.EndCode, after time.Duration) {
 	r.t.Helper()
 	if code != 0 {
 		r.frames(endFrame(code, after))
@@ -146,19 +146,19 @@ func (r *harness) end(code deliveryv1.EndCode, after time.Duration) {
 	r.take()
 }
 
-func (r *harness) pass(d time.Duration) {
+func (r *fixture) pass(d time.Duration) {
 	r.now = r.now.Add(d)
 	r.take()
 }
 
-func (r *harness) restart() {
+func (r *fixture) restart() {
 	r.t.Helper()
 	snapshot := r.snapshot
 	r.m, r.calls, r.next = device.New(r.cfg, &snapshot), nil, 0
 	r.take()
 }
 
-func (r *harness) view(id string) device.View {
+func (r *fixture) view(id string) device.View {
 	r.t.Helper()
 	v, ok := r.m.View(id)
 	if !ok {
@@ -171,7 +171,7 @@ func (r *harness) view(id string) device.View {
 }
 
 // texts are the messages that a chat shows.
-func (r *harness) texts(id string) (out string) {
+func (r *fixture) texts(id string) (out string) {
 	r.t.Helper()
 	for _, m := range r.view(id).Messages {
 		out += m.GetContent()
@@ -179,7 +179,7 @@ func (r *harness) texts(id string) (out string) {
 	return out
 }
 
-func (r *harness) expect(what string, got, want any) {
+func (r *fixture) expect(what string, got, want any) {
 	r.t.Helper()
 	if got != want {
 		r.t.Fatalf("%s is %v, not %v", what, got, want)
@@ -187,9 +187,9 @@ func (r *harness) expect(what string, got, want any) {
 }
 
 // synced is a device that has synchronised and whose stream is complete.
-func synced(t *testing.T, chats ...*chatv1.ChatOverview) *harness {
+func synced(t *testing.T, chats ...*chatv1.ChatOverview) *fixture {
 	t.Helper()
-	r := newHarness(t, nil)
+	r := newFixture(t, nil)
 	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: chats, Token: "t1", Full: true, Generation: "g1"})
 	r.frames(hello("g1", false), heartbeat("t2"))
 	return r
@@ -197,7 +197,7 @@ func synced(t *testing.T, chats ...*chatv1.ChatOverview) *harness {
 
 // loaded has the chat "c" open: messages up to sequence n, one for each version
 // from 2 on.
-func loaded(t *testing.T, n int64) *harness {
+func loaded(t *testing.T, n int64) *fixture {
 	t.Helper()
 	r := synced(t, overview("c", n+1, n))
 	r.m.Open("c")

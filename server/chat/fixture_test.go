@@ -55,8 +55,8 @@ type tb interface {
 	Fatalf(format string, args ...any)
 }
 
-// harness is a service, or several, on one store, with what they committed.
-type harness struct {
+// fixture is a service, or several, on one store, with what they committed.
+type fixture struct {
 	t     tb
 	ctx   context.Context
 	store store.Store // without faults
@@ -66,14 +66,14 @@ type harness struct {
 	commits map[string][]chat.Commit // by process and chat
 }
 
-func newHarness(t tb, st store.Store) *harness {
-	return &harness{t: t, ctx: context.Background(), store: st, most: 100, commits: map[string][]chat.Commit{}}
+func newFixture(t tb, st store.Store) *fixture {
+	return &fixture{t: t, ctx: context.Background(), store: st, most: 100, commits: map[string][]chat.Commit{}}
 }
 
 // noSleep lets retries go at once, so that tests do not depend on time.
 func noSleep(ctx context.Context, _ time.Duration) error { return ctx.Err() }
 
-func (w *harness) service(process string, st store.Store, change ...func(*chat.Config)) *chat.Service {
+func (w *fixture) service(process string, st store.Store, change ...func(*chat.Config)) *chat.Service {
 	w.t.Helper()
 	cfg := chat.Config{
 		Store: st, Clock: time.Now, Generation: "g1", Producer: process, Sleep: noSleep,
@@ -94,7 +94,7 @@ func (w *harness) service(process string, st store.Store, change ...func(*chat.C
 	return s
 }
 
-func (w *harness) users(s *chat.Service, ids ...string) {
+func (w *fixture) users(s *chat.Service, ids ...string) {
 	w.t.Helper()
 	for _, u := range ids {
 		if err := s.EnsureUser(w.ctx, u); err != nil {
@@ -111,7 +111,7 @@ func numbered(prefix string, n int) []string {
 	return out
 }
 
-func (w *harness) group(s *chat.Service, owner string, members ...string) string {
+func (w *fixture) group(s *chat.Service, owner string, members ...string) string {
 	w.t.Helper()
 	c, err := s.CreateGroup(w.ctx, chat.CreateGroup{Caller: owner, Name: "group", Members: members})
 	if err != nil || c.Incomplete != nil {
@@ -120,7 +120,7 @@ func (w *harness) group(s *chat.Service, owner string, members ...string) string
 	return c.ChatID
 }
 
-func (w *harness) head(id string) table.Head {
+func (w *fixture) head(id string) table.Head {
 	w.t.Helper()
 	it, err := w.store.Get(w.ctx, table.HeadKey(id), store.Strong)
 	if err != nil || it == nil {
@@ -129,7 +129,7 @@ func (w *harness) head(id string) table.Head {
 	return table.HeadFrom(id, it)
 }
 
-func (w *harness) chat(id string) table.Chat {
+func (w *fixture) chat(id string) table.Chat {
 	w.t.Helper()
 	it, err := w.store.Get(w.ctx, table.ChatKey(id), store.Strong)
 	if err != nil || it == nil {
@@ -138,7 +138,7 @@ func (w *harness) chat(id string) table.Chat {
 	return table.ChatFrom(id, it)
 }
 
-func (w *harness) userChat(user, id string) table.UserChat {
+func (w *fixture) userChat(user, id string) table.UserChat {
 	w.t.Helper()
 	it, err := w.store.Get(w.ctx, table.UserChatKey(user, id), store.Strong)
 	if err == nil && it == nil {
@@ -150,7 +150,7 @@ func (w *harness) userChat(user, id string) table.UserChat {
 	return table.UserChatFrom(user, id, it)
 }
 
-func (w *harness) scan(t store.Table) []store.Row {
+func (w *fixture) scan(t store.Table) []store.Row {
 	w.t.Helper()
 	var rows []store.Row
 	for cursor := ""; ; {
@@ -175,7 +175,7 @@ type replica struct {
 }
 
 // check holds the whole store against its invariants.
-func (w *harness) check() {
+func (w *fixture) check() {
 	w.t.Helper()
 	chats := map[string]*replica{}
 	of := func(id string) *replica {
@@ -269,7 +269,7 @@ func (w *harness) check() {
 	}
 }
 
-func (w *harness) checkChat(h table.Head, r *replica) {
+func (w *fixture) checkChat(h table.Head, r *replica) {
 	w.t.Helper()
 	if int64(len(r.events)) != h.Version || int64(len(r.messages)) != h.Sequence || len(r.outbox) != len(r.events) {
 		w.t.Errorf("%s: %d events, %d messages, %d versions in the outbox; head %+v", h.ChatID, len(r.events),
@@ -357,14 +357,14 @@ func (w *harness) checkChat(h table.Head, r *replica) {
 	}
 }
 
-func (w *harness) roleOf(id string, _ int64) table.Role {
+func (w *fixture) roleOf(id string, _ int64) table.Role {
 	if w.chat(id).Type == table.Direct {
 		return table.Member
 	}
 	return table.Owner
 }
 
-func (w *harness) apply(
+func (w *fixture) apply(
 	id string, v int64, e *eventv1.MembershipChanged, members map[string]table.Role, count *int64, sequence int64,
 ) {
 	w.t.Helper()
@@ -400,7 +400,7 @@ func (w *harness) apply(
 }
 
 // checkPayload holds the bytes of a commit against the row that the store has.
-func (w *harness) checkPayload(id string, version int64, payload []byte) {
+func (w *fixture) checkPayload(id string, version int64, payload []byte) {
 	w.t.Helper()
 	key := table.EventKey(id, version)
 	it, err := w.store.Get(w.ctx, key, store.Strong)
@@ -415,7 +415,7 @@ func (w *harness) checkPayload(id string, version int64, payload []byte) {
 
 // checkCommits holds what hooks received against the store: each process in order
 // and without repetition; with whole, every version of every chat by somebody.
-func (w *harness) checkCommits(whole bool) {
+func (w *fixture) checkCommits(whole bool) {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()

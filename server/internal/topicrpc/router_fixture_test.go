@@ -28,9 +28,9 @@ import (
 
 const slots = 4
 
-// world is servers over one store and one log, each with an address for users and one for the
+// fixture is servers over one store and one log, each with an address for users and one for the
 // other servers.
-type world struct {
+type fixture struct {
 	*topictest.Cluster
 	t *testing.T
 
@@ -48,8 +48,8 @@ type server struct {
 	gone    atomic.Bool
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{Cluster: topictest.NewCluster(t, slots), t: t, servers: map[string]*server{}}
+func newFixture(t *testing.T) *fixture {
+	w := &fixture{Cluster: topictest.NewCluster(t, slots), t: t, servers: map[string]*server{}}
 	w.TTL = 1800 * time.Millisecond
 	return w
 }
@@ -57,7 +57,7 @@ func newWorld(t *testing.T) *world {
 // user is who calls: the header says so.
 type user struct{}
 
-func (w *world) start(name string) *server {
+func (w *fixture) start(name string) *server {
 	w.t.Helper()
 	s := &server{streams: topicrpc.NewStreams(nil), Node: w.Start(name)}
 	w.t.Cleanup(func() { s.Gate.Set(false); s.Stop() })
@@ -102,7 +102,7 @@ func visitor(ctx context.Context) topicrpc.Identity {
 }
 
 // visited are the services that other processes call.
-func (w *world) visited(s *server, route connect.Interceptor) []api.Service {
+func (w *fixture) visited(s *server, route connect.Interceptor) []api.Service {
 	return append(
 		topicrpc.New(topicrpc.Config{Route: route, Streams: s.streams, Identify: visitor}).Services(),
 		topicrpc.NewAdminServer(topicrpc.AdminConfig{Route: route, Audit: audit.New(w.Store, time.Now),
@@ -111,7 +111,7 @@ func (w *world) visited(s *server, route connect.Interceptor) []api.Service {
 }
 
 // handler serves services to everybody.
-func (w *world) handler(services []api.Service) http.Handler {
+func (w *fixture) handler(services []api.Service) http.Handler {
 	handlers, err := api.New(api.Config{
 		Store: w.Store, Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {},
 		Enter: func(context.Context) error { return nil }, More: services,
@@ -124,11 +124,11 @@ func (w *world) handler(services []api.Service) http.Handler {
 	return mux
 }
 
-func (w *world) listen(services []api.Service, around func(http.Handler) http.Handler) listener {
+func (w *fixture) listen(services []api.Service, around func(http.Handler) http.Handler) listener {
 	return w.serve(around(w.handler(services)))
 }
 
-func (w *world) serve(h http.Handler) listener {
+func (w *fixture) serve(h http.Handler) listener {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testkit.Must(w.t, err)
 	srv := edge.NewServer(h, slog.DiscardHandler)
@@ -154,7 +154,7 @@ var client = &http.Client{Transport: func() *http.Transport { // one pool for al
 	return tr
 }()}
 
-func (w *world) remote(_ context.Context, process string) (connect.HTTPClient, string, error) {
+func (w *fixture) remote(_ context.Context, process string) (connect.HTTPClient, string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.servers[process]
@@ -185,7 +185,7 @@ func (s *server) consumers(who string, o ...connect.ClientOption) topicv1connect
 }
 
 // spread waits until each server has its share of the slots.
-func (w *world) spread(servers ...*server) {
+func (w *fixture) spread(servers ...*server) {
 	w.t.Helper()
 	testkit.Eventually(w.t, "slots are spread", func() bool {
 		for _, s := range servers {
@@ -198,7 +198,7 @@ func (w *world) spread(servers ...*server) {
 }
 
 // named returns the name of a topic in a slot that a server has.
-func (w *world) named(s *server, prefix string) string {
+func (w *fixture) named(s *server, prefix string) string {
 	w.t.Helper()
 	for i := range 1000 {
 		name := fmt.Sprint(prefix, i)
@@ -212,7 +212,7 @@ func (w *world) named(s *server, prefix string) string {
 }
 
 // make makes a topic with a group, through a server.
-func (w *world) make(through *server, name, group string) {
+func (w *fixture) make(through *server, name, group string) {
 	w.t.Helper()
 	_, err := through.topics("maker").ConfigureTopic(w.t.Context(), &topicv1.ConfigureTopicRequest{Topic: name,
 		Config: &topicv1.TopicConfig{Semantics: topicv1.Semantics_SEMANTICS_PUB_SUB}})

@@ -28,9 +28,9 @@ import (
 	"github.com/parley-chat/parley/server/topic"
 )
 
-// world is the services over the embedded engine, as the program serves them. A bearer
+// fixture is the services over the embedded engine, as the program serves them. A bearer
 // token is a user's name; alice makes topics, and "operator" is one.
-type world struct {
+type fixture struct {
 	testing.TB
 	addr    string
 	service *topic.Service
@@ -54,9 +54,9 @@ func (c counted) Seek(
 	})
 }
 
-func newWorld(t testing.TB) *world {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
-	w := &world{TB: t, streams: NewStreams(nil), reads: &atomic.Int64{}, expires: &atomic.Int64{}}
+	w := &fixture{TB: t, streams: NewStreams(nil), reads: &atomic.Int64{}, expires: &atomic.Int64{}}
 	w.expires.Store(time.Now().Add(time.Hour).Unix())
 	disk := engine(t)
 	var err error
@@ -121,7 +121,7 @@ func engine(t testing.TB) *embedded.Store {
 }
 
 // gate lets everybody in who says a name.
-func (w *world) gate(next http.Handler) http.Handler {
+func (w *fixture) gate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		user := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 		edge.Trust(r.Context())
@@ -130,7 +130,7 @@ func (w *world) gate(next http.Handler) http.Handler {
 	})
 }
 
-func (w *world) must(err error) {
+func (w *fixture) must(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
@@ -139,7 +139,7 @@ func (w *world) must(err error) {
 
 // userClients are the clients of a user.
 type userClients struct {
-	*world
+	*fixture
 	topics        topicv1connect.TopicServiceClient
 	subscriptions topicv1connect.SubscriptionServiceClient
 	consumers     topicv1connect.ConsumerServiceClient
@@ -158,7 +158,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-func (w *world) as(user string, options ...connect.ClientOption) *userClients {
+func (w *fixture) as(user string, options ...connect.ClientOption) *userClients {
 	tr := &http.Transport{Protocols: new(http.Protocols)}
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	w.Cleanup(tr.CloseIdleConnections)

@@ -24,8 +24,8 @@ import (
 	"github.com/parley-chat/parley/workers/relay"
 )
 
-// harness is a data directory that the real packages filled, and what is in it.
-type harness struct {
+// fixture is a data directory that the real packages filled, and what is in it.
+type fixture struct {
 	dir    string
 	direct string // a chat of alice and bob
 	group  string // of alice, bob, carol and dora; erik left, frank was removed and came back
@@ -49,9 +49,9 @@ func (s stuck) Transact(ctx context.Context, p store.Plan) error {
 }
 
 // fill makes a data directory with everything in it that a chat can have.
-func fill(t testing.TB, messages int) *harness {
+func fill(t testing.TB, messages int) *fixture {
 	t.Helper()
-	h := &harness{dir: t.TempDir()}
+	h := &fixture{dir: t.TempDir()}
 	ctx := t.Context()
 	eng, err := backend.Open(config(h.dir))
 	testkit.Must(t, err)
@@ -142,7 +142,7 @@ func topics(t testing.TB, eng *backend.Backend) {
 }
 
 // copyOf copies the directory, so that the copy can be damaged.
-func (h *harness) copyOf(t testing.TB) *harness {
+func (h *fixture) copyOf(t testing.TB) *fixture {
 	t.Helper()
 	c := *h
 	c.dir = t.TempDir()
@@ -151,7 +151,7 @@ func (h *harness) copyOf(t testing.TB) *harness {
 }
 
 // open opens the directory; repair lets it be changed.
-func (h *harness) open(t testing.TB, repair bool) *backend.Offline {
+func (h *fixture) open(t testing.TB, repair bool) *backend.Offline {
 	t.Helper()
 	o, err := backend.OpenOffline(config(h.dir), repair)
 	testkit.Must(t, err)
@@ -159,20 +159,20 @@ func (h *harness) open(t testing.TB, repair bool) *backend.Offline {
 }
 
 // damage changes rows behind the back of everybody.
-func (h *harness) damage(t testing.TB, f func(o *backend.Offline)) {
+func (h *fixture) damage(t testing.TB, f func(o *backend.Offline)) {
 	t.Helper()
 	o := h.open(t, true)
 	f(o)
 	testkit.Must(t, o.Close())
 }
 
-func (h *harness) check(t testing.TB, repair bool) ([]check.Finding, check.Report) {
+func (h *fixture) check(t testing.TB, repair bool) ([]check.Finding, check.Report) {
 	t.Helper()
 	return h.checkFrom(t, repair, nil)
 }
 
 // checkFrom checks with a backup; nil: without one.
-func (h *harness) checkFrom(t testing.TB, repair bool, backup *harness) ([]check.Finding, check.Report) {
+func (h *fixture) checkFrom(t testing.TB, repair bool, backup *fixture) ([]check.Finding, check.Report) {
 	t.Helper()
 	o := h.open(t, repair)
 	defer func() { testkit.Must(t, o.Close()) }()
@@ -191,7 +191,7 @@ func (h *harness) checkFrom(t testing.TB, repair bool, backup *harness) ([]check
 
 // rows is all that is stored, as text, but for the rows that a repair cannot make as
 // they were: the generation, marks of the log, and when something was last checked.
-func (h *harness) rows(t testing.TB) map[string]string {
+func (h *fixture) rows(t testing.TB) map[string]string {
 	t.Helper()
 	o := h.open(t, false)
 	defer func() { testkit.Must(t, o.Close()) }()
@@ -256,7 +256,7 @@ func garbage(t testing.TB, o *backend.Offline, k store.Key) {
 }
 
 // waiting is the row of the outbox of the group's last messages.
-func (h *harness) waiting(t testing.TB, o *backend.Offline) store.Row {
+func (h *fixture) waiting(t testing.TB, o *backend.Offline) store.Row {
 	t.Helper()
 	page, err := o.Store.Query(t.Context(),
 		store.Query{Table: store.Outbox, PK: table.ShardKey(event.Shard(h.group)), From: h.group, To: h.group + "~"})
@@ -265,7 +265,7 @@ func (h *harness) waiting(t testing.TB, o *backend.Offline) store.Row {
 }
 
 // request is the key of a row by which the repetition of a send is recognized.
-func (h *harness) request(t testing.TB, o *backend.Offline) store.Key {
+func (h *fixture) request(t testing.TB, o *backend.Offline) store.Key {
 	t.Helper()
 	for row, err := range o.Raw.Rows(store.IdempotencyKeys) {
 		testkit.Must(t, err)
