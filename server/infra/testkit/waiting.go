@@ -2,11 +2,11 @@ package testkit
 
 import "flag"
 
-// Waiting lets 16 parallel tests of a package run at once, however few processors there are. A package whose tests
+// Waiting lets eight parallel tests of a package run at once, however few processors there are. A package whose tests
 // mostly wait for time, disks or other processes calls it in TestMain. Tests that compute get slower by it.
 func Waiting() {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "16"); err != nil {
+	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err) // there is no such flag: the program is no test
 	}
 }

@@ -3,7 +3,6 @@ package app_test
 import (
 	"bufio"
 	"context"
-	"flag"
 	"net/http"
 	"os"
 	"os/exec"
@@ -32,10 +31,6 @@ func binary(t testing.TB) string {
 	return built.Path(t)
 }
 
-// parallel is how many tests run at once that call t.Parallel. They mostly wait: for timers of the
-// server, or for a process to start.
-const parallel = "8"
-
 // besides runs a test that kills beside others if it has its few usual kills. A time for kills is the test's own: then
 // such tests run one after the other.
 func besides(t *testing.T) {
@@ -56,10 +51,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	flag.Parse()
-	if err := flag.Set("test.parallel", parallel); err != nil {
-		panic(err)
-	}
+	testkit.Waiting()
 	code := m.Run()
 	built.Remove()
 	builtWorkers.Remove()
