@@ -24,7 +24,7 @@ type fixture struct {
 	end   chan struct{}
 }
 
-func newStage(largest, waiting int) *fixture {
+func newFixture(largest, waiting int) *fixture {
 	s := &fixture{began: make(chan []int), end: make(chan struct{})}
 	s.Lanes = New(Config[int]{Largest: largest, Waiting: waiting, Run: func(_ context.Context, group []int) {
 		s.began <- group
@@ -44,7 +44,7 @@ func (s *fixture) submit(ctx context.Context, wg *sync.WaitGroup, n int, err *er
 
 // What waits runs as one group, in order, without those who gave up.
 func TestWhatWaitsRunsTogether(t *testing.T) {
-	s := newStage(3, 10)
+	s := newFixture(3, 10)
 	var wg sync.WaitGroup
 	var errs [7]error
 	ctx, cancel := context.WithCancel(t.Context())
@@ -83,7 +83,7 @@ func TestWhatWaitsRunsTogether(t *testing.T) {
 
 // A lane that is full refuses, and serves the others; another lane is not concerned.
 func TestFull(t *testing.T) {
-	s := newStage(8, 1)
+	s := newFixture(8, 1)
 	var wg sync.WaitGroup
 	var err error
 	wg.Go(func() { _ = s.Submit(t.Context(), "l", 0) })

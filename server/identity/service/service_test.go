@@ -41,7 +41,7 @@ func (b *fixture) RevokeService(_ context.Context, account string, before, _ tim
 	return b.fail
 }
 
-func newBench(t *testing.T) *fixture {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	b := &fixture{now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	clock := func() time.Time { return b.now }
@@ -82,7 +82,7 @@ func (b *fixture) key(t *testing.T, account string, expires time.Time) (Key, str
 // An account's program changes over from a key to another while both are good; each is good
 // until it expires or is revoked, and the store has nothing that authenticates.
 func TestKeys(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.account(t, "shop", "api", "users:shop.")
 	first, one := b.key(t, "shop", b.now.Add(time.Hour))
 	b.now = b.now.Add(time.Second)
@@ -134,7 +134,7 @@ func TestKeys(t *testing.T) {
 
 // What this installation did not make costs no read, and nothing of a key may be changed.
 func TestMadeUpKeys(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.account(t, "shop", "api")
 	b.account(t, "shop2", "api")
 	_, text := b.key(t, "shop", time.Time{})
@@ -170,7 +170,7 @@ func TestMadeUpKeys(t *testing.T) {
 // What an account has open, and the tokens that it asked for, end when it loses a right, also
 // where that is repeated because it was not known everywhere; not when it only gets some.
 func TestLostScopes(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.account(t, "shop", "api")
 	for i, step := range []struct {
 		scopes []string
@@ -192,7 +192,7 @@ func TestLostScopes(t *testing.T) {
 // An account speaks for the users that its scopes name, while they are active, and for no
 // other account.
 func TestSpeakingForUsers(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.account(t, "shop", "chats.write", "users.write", "users:shop.", "users:guest-1")
 	b.account(t, "all", "chats.write", "users:*") // for those who are there
 	b.account(t, "none", "chats.write")
@@ -232,7 +232,7 @@ func TestSpeakingForUsers(t *testing.T) {
 
 // What is not as it must be is refused, and lists have limits.
 func TestLimitsOfAccounts(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	many := make([]string, 33)
 	for i := range many {
 		many[i] = fmt.Sprint("users:", i)
@@ -300,7 +300,7 @@ func TestLimitsOfAccounts(t *testing.T) {
 
 // A creation whose answer was lost is done once.
 func TestLostAnswers(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	lost := 0
 	b.fault = func(c faulty.Call) faulty.Fault {
 		if c.Method == faulty.Transact && lost == 0 {

@@ -89,12 +89,12 @@ func TestCallsPerSend(t *testing.T) {
 		here   int // others with a stream at the sender's server
 	}{{"two", 1, 0}, {"hundred", 99, 49}} {
 		people := in.people(tt.name, tt.others) // the first at the server that is not alice's
-		id := in.harness.group(alice, names(people)...)
-		c := in.harness.crowd("", people)
+		id := in.bench.group(alice, names(people)...)
+		c := in.bench.crowd("", people)
 		shown := int64(0)
 		one := func() {
 			handled := in.handled()
-			in.harness.send(alice, id, stamped(text))
+			in.bench.send(alice, id, stamped(text))
 			shown++
 			c.await(shown * int64(tt.others))
 			in.settled(handled + 1) // so that none shares anything with the next
@@ -154,7 +154,7 @@ func TestCallsPerSend(t *testing.T) {
 		t.Run(tt.name+"/many", func(t *testing.T) {
 			const n, senders = 256, 64
 			s := in.spend(n, func() {
-				each(n, senders, func(int) { in.harness.send(alice, id, stamped(text)) })
+				each(n, senders, func(int) { in.bench.send(alice, id, stamped(text)) })
 				shown += n
 				c.await(shown * int64(tt.others))
 			})

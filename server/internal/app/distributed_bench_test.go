@@ -114,7 +114,7 @@ func benchContended(b *testing.B, in *fleet) {
 		b.Run(fmt.Sprint("senders=", senders), func(b *testing.B) {
 			through := func(other *user) func() driven {
 				at := []*user{users[0], other}
-				id := in.harness.group(users[0], other.name) // of its own: servers remember who writes where
+				id := in.bench.group(users[0], other.name) // of its own: servers remember who writes where
 				return func() driven {
 					return drive(b, senders, 2*time.Second, func(c int) error { return in.send(at[c%2], id, text) })
 				}
@@ -141,7 +141,7 @@ func benchContended(b *testing.B, in *fleet) {
 func benchSend(b *testing.B, in *fleet, p *parts) {
 	users := []*user{in.person("ann", 0), in.person("ben", 1)}
 	chats := make([]string, 64)
-	each(len(chats), 8, func(i int) { chats[i] = in.harness.group(users[i%2], users[1-i%2].name) })
+	each(len(chats), 8, func(i int) { chats[i] = in.bench.group(users[i%2], users[1-i%2].name) })
 	text := strings.Repeat("x", 128)
 	for _, senders := range []int{1, 8, 64} {
 		for _, over := range []int{1, 8, 64} {
@@ -178,8 +178,8 @@ const sendInterval = 25 * time.Millisecond
 func benchDeliver(b *testing.B, in *fleet, recipients int) {
 	alice := in.person("alice", 1)
 	people := in.people(fmt.Sprintf("d%d_", recipients), recipients)
-	id := in.harness.group(alice, names(people)...)
-	c := in.harness.crowd("", people)
+	id := in.bench.group(alice, names(people)...)
+	c := in.bench.crowd("", people)
 	in.quiet()
 	const n = 60
 	acks := driven{took: make([]time.Duration, 0, n)}
@@ -206,10 +206,10 @@ func benchDeliver(b *testing.B, in *fleet, recipients int) {
 func benchRepair(b *testing.B, in *fleet, recipients int) {
 	alice := in.person("alice", 1)
 	people := in.people(fmt.Sprintf("r%d_", recipients), recipients)
-	id := in.harness.group(alice, names(people)...)
-	c := in.harness.crowd("", people)
+	id := in.bench.group(alice, names(people)...)
+	c := in.bench.crowd("", people)
 	nudger := link.NewNudger(in.routing, slog.New(slog.DiscardHandler))
-	ctx, stop := context.WithCancel(in.harness.ctx)
+	ctx, stop := context.WithCancel(in.bench.ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = nudger.Run(ctx, func() {}) })
 	svc, err := chat.New(ctx, chat.Config{
@@ -242,7 +242,7 @@ func benchRepair(b *testing.B, in *fleet, recipients int) {
 func benchKafka(b *testing.B, in *fleet, p *parts) {
 	alice := in.person("alice", 1)
 	in.person("bob", 0)
-	id := in.harness.group(alice, "bob")
+	id := in.bench.group(alice, "bob")
 	in.quiet()
 	reader, err := kafka.NewReader(in.kafka, kafka.MessagesPersisted)
 	if err != nil {
@@ -250,7 +250,7 @@ func benchKafka(b *testing.B, in *fleet, p *parts) {
 	}
 	defer reader.Close()
 	came := make(chan time.Duration, 1024)
-	ctx, stop := context.WithCancel(in.harness.ctx)
+	ctx, stop := context.WithCancel(in.bench.ctx)
 	defer stop()
 	go func() {
 		for ctx.Err() == nil {

@@ -58,7 +58,7 @@ func newParts(in *fleet) *parts {
 	topic := kmsg.NewCreateTopicsRequestTopic()
 	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = p.topic, partitions, -1
 	req.Topics, req.TimeoutMillis = append(req.Topics, topic), 30_000
-	res, err := req.RequestWith(in.harness.ctx, p.txn[0])
+	res, err := req.RequestWith(in.bench.ctx, p.txn[0])
 	if err == nil {
 		err = kerr.ErrorForCode(res.Topics[0].ErrorCode)
 	}
@@ -78,7 +78,7 @@ func (p *parts) transact(int) error {
 	text := func(n int) store.Attr {
 		return store.Attr{Name: "content", Value: store.String(strings.Repeat("x", n))}
 	}
-	return p.in.store.Transact(p.in.harness.ctx, store.Plan{Token: rand.Text(), Writes: []store.Write{
+	return p.in.store.Transact(p.in.bench.ctx, store.Plan{Token: rand.Text(), Writes: []store.Write{
 		{Op: store.OpUpdate, Key: table.UserChatKey(id, id),
 			Update: store.Update{Set: []store.Attr{{Name: "n", Value: store.Int(1)}}}, Cond: store.Condition{}.Without("left"),
 			Name: "member"},
@@ -93,7 +93,7 @@ func (p *parts) transact(int) error {
 // put is one write without a transaction.
 func (p *parts) put(int) error {
 	id := fmt.Sprintf("bench_%026d", p.n.Add(1))
-	return p.in.store.Transact(p.in.harness.ctx, store.Plan{Writes: []store.Write{
+	return p.in.store.Transact(p.in.bench.ctx, store.Plan{Writes: []store.Write{
 		{Op: store.OpPut, Key: store.Key{Table: store.Messages, PK: id, SK: table.Number(1)},
 			Item: store.NewItem(store.Attr{Name: "content", Value: store.String(strings.Repeat("x", 350))})},
 	}})
@@ -107,10 +107,10 @@ func (p *parts) publish(caller, records int) error {
 		list[i] = &kafka.Record{Topic: p.topic, Partition: int32(caller%publishers*each + i%each),
 			Key: []byte("chat_01HZY7M3N4P5Q6R7S8T9V0WXYZ"), Value: make([]byte, 400)}
 	}
-	return kafka.Transact(p.in.harness.ctx, p.txn[caller%publishers], list)
+	return kafka.Transact(p.in.bench.ctx, p.txn[caller%publishers], list)
 }
 
-func (p *parts) ping(int) error { return p.redis.Ping(p.in.harness.ctx).Err() }
+func (p *parts) ping(int) error { return p.redis.Ping(p.in.bench.ctx).Err() }
 
 // lookup asks where n users are who have a row each.
 func (p *parts) lookup(b *testing.B, n int) func(int) error {
@@ -119,15 +119,15 @@ func (p *parts) lookup(b *testing.B, n int) func(int) error {
 	for i := range users {
 		users[i] = fmt.Sprintf("bench%03d", i)
 	}
-	if err := p.in.routing.Claim(p.in.harness.ctx, s, time.Minute); err != nil {
+	if err := p.in.routing.Claim(p.in.bench.ctx, s, time.Minute); err != nil {
 		b.Fatal(err)
 	}
-	if _, err := p.in.routing.Put(p.in.harness.ctx, s, users, time.Minute); err != nil {
+	if _, err := p.in.routing.Put(p.in.bench.ctx, s, users, time.Minute); err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { _ = p.in.routing.Release(p.in.harness.ctx, s) })
+	b.Cleanup(func() { _ = p.in.routing.Release(p.in.bench.ctx, s) })
 	return func(int) error {
-		got, err := p.in.routing.Lookup(p.in.harness.ctx, users)
+		got, err := p.in.routing.Lookup(p.in.bench.ctx, users)
 		if err == nil && len(got) != n {
 			err = fmt.Errorf("%d of %d users are known", len(got), n)
 		}
@@ -166,6 +166,6 @@ func (p *parts) bench(b *testing.B) {
 
 // send sends a message and returns what became of it.
 func (in *fleet) send(u *user, id, text string) error {
-	_, err := u.messages.SendMessage(in.harness.ctx, &messagev1.SendMessageRequest{ChatId: id, Content: text})
+	_, err := u.messages.SendMessage(in.bench.ctx, &messagev1.SendMessageRequest{ChatId: id, Content: text})
 	return err
 }

@@ -110,8 +110,8 @@ func (in *tapped) read() [4]callcount.Counts {
 // fleet is an installation with users whose tokens are made here.
 type fleet struct {
 	*installation
-	harness *benchFixture
-	key     *auth.Key
+	bench *benchFixture
+	key   *auth.Key
 	// Theirs, from beside them.
 	store   *dynamo.Store
 	routing *routing.Redis
@@ -143,7 +143,7 @@ func newFleet(t testing.TB, endpoint string) *fleet {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = table.Close() })
-	return &fleet{installation: in, harness: &benchFixture{b: t, ctx: ctx, key: key}, key: key, store: st, routing: table}
+	return &fleet{installation: in, bench: &benchFixture{b: t, ctx: ctx, key: key}, key: key, store: st, routing: table}
 }
 
 // person is a user at a server, with connections of the user's own.
@@ -172,7 +172,7 @@ func (in *fleet) people(prefix string, n int) []*user {
 func (in *fleet) sum(name string, of ...*member) (total float64) {
 	in.t.Helper()
 	for _, m := range of {
-		values, err := readMetrics(in.harness.ctx, m.metricsAddr())
+		values, err := readMetrics(in.bench.ctx, m.metricsAddr())
 		if err != nil {
 			in.t.Fatal(err)
 		}
@@ -186,8 +186,8 @@ func (in *fleet) poll(what string, yes func() bool) {
 	in.t.Helper()
 	for !yes() {
 		select {
-		case <-in.harness.ctx.Done():
-			in.t.Fatalf("%s: %v", what, in.harness.ctx.Err())
+		case <-in.bench.ctx.Done():
+			in.t.Fatalf("%s: %v", what, in.bench.ctx.Err())
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
@@ -225,7 +225,7 @@ func (in *fleet) quiet() {
 	for shard := range event.Shards {
 		q := store.Query{Table: store.Outbox, PK: table.ShardKey(shard), Limit: 1, Consistency: store.Strong}
 		in.poll("the outbox is not empty", func() bool {
-			page, err := in.store.Query(in.harness.ctx, q)
+			page, err := in.store.Query(in.bench.ctx, q)
 			if err != nil {
 				in.t.Fatal(err)
 			}

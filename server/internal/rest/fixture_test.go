@@ -137,7 +137,7 @@ func (w *fixture) signIn() api.Service {
 	return authapi.New(people, w).Service()
 }
 
-// RevokeSession makes the harness a revoker.
+// RevokeSession makes the fixture a revoker.
 func (*fixture) RevokeSession(context.Context, string, time.Time) error { return nil }
 
 // RevokeUser makes it one of users.

@@ -203,7 +203,7 @@ func TestRandomRequests(t *testing.T) {
 		switch {
 		case rec.Code >= 400 && len(a.body) == 0:
 			t.Fatalf("%s: %d without a body", what, rec.Code)
-		case rec.Code == 501 && a.reason() == "NOT_IN_THIS_MODE": // topics, which this harness has not
+		case rec.Code == 501 && a.reason() == "NOT_IN_THIS_MODE": // topics, which this fixture does not have
 		case rec.Code >= 500, rec.Code < 200:
 			t.Fatalf("%s: %d %s", what, rec.Code, rec.Body)
 		case rec.Code >= 400:

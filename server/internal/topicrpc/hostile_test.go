@@ -156,7 +156,7 @@ func TestHostileConsumers(t *testing.T) {
 
 // A reader that is stuck is cut, and what it has goes to others.
 func TestStuckReader(t *testing.T) {
-	t.Parallel() // it waits for real time
+	t.Parallel()
 	w := newFixture(t)
 	alice := w.as("alice")
 	alice.topic("news", pubSub, "a")

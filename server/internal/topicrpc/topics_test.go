@@ -324,7 +324,7 @@ func TestMembers(t *testing.T) {
 // A poll that gets nothing because the group is stalled says so: the second message of a key waits for the
 // first one, which its member extends.
 func TestPollOfAStalledGroup(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel()
 	alice := newFixture(t).as("alice")
 	alice.topic("news", pubSub)
 	alice.subscribe("news", "a", &topicv1.SubscriptionConfig{Ordering: topicv1.Ordering_ORDERING_KEY,
@@ -344,7 +344,7 @@ func TestPollOfAStalledGroup(t *testing.T) {
 
 // A stream that gets nothing because the group is stalled says so with the next heartbeat.
 func TestStreamOfAStalledGroup(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel()
 	alice := newFixture(t).as("alice")
 	alice.topic("news", pubSub)
 	alice.subscribe("news", "a", &topicv1.SubscriptionConfig{Ordering: topicv1.Ordering_ORDERING_KEY,
