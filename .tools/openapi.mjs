@@ -157,7 +157,7 @@ doc.paths["/api/v1/stream"] = {
     summary: "Stream",
     operationId: "DeliveryService_Stream",
     description: [
-      "Live delivery as server-sent events: a hello, what was missed, then everything as it is committed. Each event is a frame of the RPC parley.delivery.v1.DeliveryService/Subscribe in JSON (message, membership, chat, head, receipt, heartbeat, reset, end); something comes at least every 15 s.",
+      "Live delivery as server-sent events: a hello, what was missed, then everything as it is committed. Each event is a frame of the RPC parley.delivery.v1.DeliveryService/Subscribe in JSON (hello, message, membershipChange, chat, head, memberState, heartbeat, profileChanged, reset, end); something comes at least every 15 s.",
       "An id says how far the stream has got. A request with it in Last-Event-ID resumes after it, without a gap: up to 500 changes of each of the 100 chats that changed last, beyond that a reset; for other chats a head that says that there is something newer, which ListChanges returns. What came after the last id comes again; a chat's versions tell. A token of Sync may be there too. Without an id the heads of all chats come first.",
       "The last event has the name end and is a google.rpc.Status, whose reason says whether to come again: DRAINING, SLOW and RESYNC at once, TOKEN_EXPIRED with a new token, SESSION_REVOKED and REPLACED not. The retry field says when.",
       "Nothing needs to be acknowledged. Who wants to (RPC Ack) counts the frames: the first has position 1. The token is in the header as everywhere, never in the address: browsers' EventSource cannot send it, a reader on fetch can.",

@@ -123,9 +123,9 @@ element("sign-in").addEventListener("submit", (event) => {
 
 element("create").addEventListener("click", async () => {
   const request = create(CreateChatRequestSchema, { type: ChatType.GROUP, name: "Tea", memberIds: ["bob"] });
-  const { chat } = await chats.createChat(request);
+  const { overview } = await chats.createChat(request);
   own = newest = chat!.head!.version;
-  chatId = chat!.chat!.chatId;
+  chatId = overview!.chat!.chatId;
   element("chat").textContent = chatId;
 });
 

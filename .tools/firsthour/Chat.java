@@ -13,7 +13,7 @@ import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
 
 public class Chat {
-  // Errors that repetition does not mend.
+  // Errors that repetition does not fix.
   static final Set<Status.Code> FINAL = EnumSet.of(Status.Code.INVALID_ARGUMENT, Status.Code.PERMISSION_DENIED,
       Status.Code.UNAUTHENTICATED, Status.Code.FAILED_PRECONDITION);
 
@@ -110,7 +110,7 @@ public class Chat {
 
   void follow() {
     var known = KnownChat.newBuilder().setChatId(chatId).setVersion(own);
-    var stream = delivery.subscribe(SubscribeRequest.newBuilder().setToken(token).addKnown(known).build());
+    var stream = delivery.subscribe(SubscribeRequest.newBuilder().setToken(token).addKnownChats(known).build());
     var ack = AckRequest.newBuilder();
     while (stream.hasNext()) {
       SubscribeResponse batch = stream.next();

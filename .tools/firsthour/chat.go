@@ -26,7 +26,7 @@ import (
 )
 
 var (
-	// Errors that repetition does not mend.
+	// Errors that repetition does not fix.
 	final             = []connect.Code{connect.CodeInvalidArgument, connect.CodePermissionDenied, connect.CodeUnauthenticated, connect.CodeFailedPrecondition}
 	messages          messagev1connect.MessageServiceClient
 	delivery          deliveryv1connect.DeliveryServiceClient
@@ -90,7 +90,7 @@ func follow() error {
 	defer cancel()
 	watchdog := time.AfterFunc(50*time.Second, cancel) // something comes every 15 s
 	known := []*deliveryv1.KnownChat{{ChatId: chatID, Version: own}}
-	stream, err := delivery.Subscribe(ctx, &deliveryv1.SubscribeRequest{Token: token, Known: known})
+	stream, err := delivery.Subscribe(ctx, &deliveryv1.SubscribeRequest{Token: token, KnownChats: known})
 	if err != nil {
 		return err
 	}

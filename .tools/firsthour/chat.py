@@ -25,7 +25,7 @@ CHANNEL = grpc.insecure_channel(ADDRESS, options=[
     ("grpc.keepalive_time_ms", 20000), ("grpc.keepalive_timeout_ms", 10000),
 ])
 messages, delivery = MessageServiceStub(CHANNEL), DeliveryServiceStub(CHANNEL)
-# Errors that repetition does not mend.
+# Errors that repetition does not fix.
 FINAL = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED,
          grpc.StatusCode.FAILED_PRECONDITION)
 
@@ -97,7 +97,7 @@ class Chat:
 
     def follow(self):
         known = [delivery_pb.KnownChat(chat_id=CHAT, version=self.own)]
-        stream = delivery.Subscribe(delivery_pb.SubscribeRequest(token=self.token, known=known), metadata=self.metadata())
+        stream = delivery.Subscribe(delivery_pb.SubscribeRequest(token=self.token, known_chats=known), metadata=self.metadata())
         stream_id = ""
         try:
             while True:

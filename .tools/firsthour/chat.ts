@@ -30,7 +30,7 @@ const messages = createClient(MessageService, transport);
 const delivery = createClient(DeliveryService, transport);
 const sleep = (ms: number) => new Promise((done) => setTimeout(done, ms));
 
-// Errors that repetition does not mend.
+// Errors that repetition does not fix.
 const final = [Code.InvalidArgument, Code.PermissionDenied, Code.Unauthenticated, Code.FailedPrecondition];
 function fail(what: string): never {
   console.error(what);
@@ -100,7 +100,7 @@ async function follow() {
   const timer = setTimeout(() => stop.abort(), 50_000); // something comes every 15 s
   try {
     let streamId = "";
-    for await (const batch of delivery.subscribe({ token, known: [{ chatId, version: own }] }, stop)) {
+    for await (const batch of delivery.subscribe({ token, knownChats: [{ chatId, version: own }] }, stop)) {
       timer.refresh();
       for (const frame of batch.frames) {
         if (frame.body.case === "hello") streamId = frame.body.value.streamId;

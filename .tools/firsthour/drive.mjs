@@ -46,8 +46,8 @@ try {
   const tokens = Object.fromEntries(programs.map(([name]) => [name, server.token(name)]));
   for (const [name] of programs) await call(base, tokens[name], "GET", "/api/v1/chats"); // a user exists from the first call on
   const first = programs[0][0];
-  const { chat } = await call(base, tokens[first], "POST", "/api/v1/chats", { type: "CHAT_TYPE_GROUP", name: "First hour", memberIds: programs.slice(1).map(([name]) => name) });
-  const id = chat.chat.chatId;
+  const { overview } = await call(base, tokens[first], "POST", "/api/v1/chats", { type: "CHAT_TYPE_GROUP", name: "First hour", memberIds: programs.slice(1).map(([name]) => name) });
+  const id = overview.chat.chatId;
   for (const [name, command] of programs) run(name, command, { base, host: server.address, token: tokens[name], chat: id });
 
   const say = (i) => clients.forEach((c) => c.child.stdin.write(`line ${i}\n`));

@@ -172,7 +172,7 @@ async function inTabs(origin) {
   await all();
   for (const tab of tabs) assert.deepEqual(await texts(tab, "ul"), []);
   const stored = await fetch(`http://${server.address}/api/v1/chats`, as("dan")).then((r) => r.json());
-  const chatId = stored.chats[0].chat.chatId;
+  const chatId = stored.overviews[0].chat.chatId;
   const list = await fetch(`http://${server.address}/api/v1/chats/${chatId}/messages?pageSize=100`, as("dan")).then((r) => r.json());
   assert.deepEqual(list.messages.map((m) => m.content), expected, "nothing is lost, nothing is there twice");
   await context.close();

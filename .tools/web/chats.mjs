@@ -186,8 +186,8 @@ export async function keys({ alice }) {
 /** A message that the server refuses is shown so, and can be sent again once nothing is in its way. */
 export async function refused() {
   await rest("nils", "GET", "/chats");
-  const { chat } = await rest("nora", "POST", "/chats", { type: "CHAT_TYPE_DIRECT", memberIds: ["nils"] });
-  const { chatId } = chat.chat;
+  const { overview } = await rest("nora", "POST", "/chats", { type: "CHAT_TYPE_DIRECT", memberIds: ["nils"] });
+  const { chatId } = overview.chat;
   const nora = await signedIn("nora", phone, `/#/${chatId}`);
   await nora.getByText("The beginning of the chat").waitFor();
   await rest("nils", "POST", "/blocks", { userId: "nora" });

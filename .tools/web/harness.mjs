@@ -167,8 +167,8 @@ export async function rest(user, method, path, body) {
 /** A group that `user` creates; returns its id. The members exist from their first call on. */
 export async function newGroup(user, name, memberIds) {
   for (const id of memberIds) await rest(id, "GET", "/chats");
-  const { chat } = await rest(user, "POST", "/chats", { type: "CHAT_TYPE_GROUP", name, memberIds });
-  return chat.chat.chatId;
+  const { overview } = await rest(user, "POST", "/chats", { type: "CHAT_TYPE_GROUP", name, memberIds });
+  return overview.chat.chatId;
 }
 
 export const post = (user, chatId, content) => rest(user, "POST", `/chats/${chatId}/messages`, { content });

@@ -11,8 +11,8 @@ export async function pictures() {
       for (const [user, content] of said) await post(user, chatId, content);
     };
     await begin(await newGroup(ann, "Summer", [ben, cleo]), [cleo, "The hut is ours from the 3rd on."]);
-    const { chat } = await rest(ann, "POST", "/chats", { type: "CHAT_TYPE_DIRECT", memberIds: [ben] });
-    await begin(chat.chat.chatId, [ann, "Do you have my umbrella?"], [ben, "Found it!"]);
+    const { overview } = await rest(ann, "POST", "/chats", { type: "CHAT_TYPE_DIRECT", memberIds: [ben] });
+    await begin(overview.chat.chatId, [ann, "Do you have my umbrella?"], [ben, "Found it!"]);
     const tab = await signedIn(ann, options);
     await live(tab);
     const tea = await newGroup(ann, "Tea at four", [ben, cleo]);

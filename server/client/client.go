@@ -139,8 +139,8 @@ func (c *Client) Create(ctx context.Context, req *chatv1.CreateChatRequest) (*ch
 		return nil, err
 	}
 	said := info.ResponseHeader().Get(commits.Header)
-	c.do(func(m *device.Machine) { m.Learn(res.GetChat(), said) })
-	return res.GetChat(), nil
+	c.do(func(m *device.Machine) { m.Learn(res.GetOverview(), said) })
+	return res.GetOverview(), nil
 }
 
 // Send queues a message, which is stored and then sent until the server confirms

@@ -161,12 +161,12 @@ func (s *server) CreateChat(ctx context.Context, r *chatv1.CreateChatRequest) (*
 		return nil, mapped(err)
 	}
 	ov, err := s.view.Overview(ctx, userOf(ctx), c.ChatID)
-	return &chatv1.CreateChatResponse{Chat: ov}, mapped(err)
+	return &chatv1.CreateChatResponse{Overview: ov}, mapped(err)
 }
 
 func (s *server) GetChat(ctx context.Context, r *chatv1.GetChatRequest) (*chatv1.GetChatResponse, error) {
 	ov, err := s.view.Overview(ctx, userOf(ctx), r.GetChatId())
-	return &chatv1.GetChatResponse{Chat: ov}, mapped(err)
+	return &chatv1.GetChatResponse{Overview: ov}, mapped(err)
 }
 
 func (s *server) ListMembers(ctx context.Context, r *chatv1.ListMembersRequest) (*chatv1.ListMembersResponse, error) {
@@ -216,13 +216,13 @@ func (s *server) Sync(ctx context.Context, r *deliveryv1.SyncRequest) (*delivery
 
 func (s *server) Ack(ctx context.Context, r *deliveryv1.AckRequest) (*deliveryv1.AckResponse, error) {
 	res := &deliveryv1.AckResponse{}
-	for _, k := range r.GetReads() {
+	for _, k := range r.GetReadMarks() {
 		out, err := s.chats.MarkRead(ctx,
 			chat.MarkRead{Caller: userOf(ctx), ChatID: k.GetChatId(), Sequence: k.GetSequence()})
 		if err != nil {
 			return nil, mapped(err)
 		}
-		res.Reads = append(res.Reads, &deliveryv1.ReadOutcome{State: s.view.State(out.Head, out.Row)})
+		res.ReadOutcomes = append(res.ReadOutcomes, &deliveryv1.ReadOutcome{State: s.view.State(out.Head, out.Row)})
 	}
 	st, err := s.hub.Stream(userOf(ctx), r.GetStreamId())
 	if err == nil {
@@ -236,7 +236,7 @@ func (s *server) Subscribe(
 ) error {
 	st, err := s.hub.Open(ctx, delivery.OpenParams{
 		Principal: auth.Principal{UserID: userOf(ctx), SessionID: userOf(ctx), ExpiresAt: time.Now().Add(time.Hour)},
-		Token:     r.GetToken(), Known: r.GetKnown(),
+		Token:     r.GetToken(), Known: r.GetKnownChats(),
 	})
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func (s *counted) UserChatsOf(ctx context.Context, user string, ids []string) ([
 func (d *device) removals(chatID string) (n int) {
 	d.take()
 	for _, f := range d.frames {
-		if m := f.GetMembership(); f.GetChatId() == chatID && m.GetUserId() == d.user() &&
+		if m := f.GetMembershipChange(); f.GetChatId() == chatID && m.GetUserId() == d.user() &&
 			m.GetKind() == messagev1.MembershipChange_KIND_REMOVED {
 			n++
 		}

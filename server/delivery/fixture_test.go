@@ -208,7 +208,7 @@ func (d *device) apply(f *deliveryv1.Frame) {
 		d.shown[id] = v
 	}
 	d.newest[id] = max(d.newest[id], f.GetVersion())
-	if m := f.GetMembership(); m.GetUserId() == d.user() && m.GetKind() == messagev1.MembershipChange_KIND_REMOVED {
+	if m := f.GetMembershipChange(); m.GetUserId() == d.user() && m.GetKind() == messagev1.MembershipChange_KIND_REMOVED {
 		d.left[id] = true
 	} else if m.GetUserId() == d.user() && m.GetKind() == messagev1.MembershipChange_KIND_ADDED {
 		d.left[id] = false

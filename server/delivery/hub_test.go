@@ -446,7 +446,7 @@ func TestOwnStateOfKnownChat(t *testing.T) {
 	}
 	again := w.open("bob", first.token, known(id, first.version[id]))
 	for _, f := range again.frames {
-		if f.GetReceipt().GetReadSequence() == 1 && f.GetChatId() == id {
+		if f.GetMemberState().GetReadSequence() == 1 && f.GetChatId() == id {
 			return
 		}
 	}

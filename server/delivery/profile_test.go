@@ -11,7 +11,7 @@ import (
 func (d *device) profiles(user string) (versions []int64) {
 	d.take()
 	for _, f := range d.frames {
-		if p := f.GetProfile(); p.GetUserId() == user {
+		if p := f.GetProfileChanged(); p.GetUserId() == user {
 			versions = append(versions, p.GetVersion())
 		}
 	}

@@ -177,7 +177,7 @@ func TestOwnRowAloneChanged(t *testing.T) {
 	for _, f := range d.frames {
 		if f.GetHead() != nil {
 			shown++
-			if f.GetChatId() != id || !f.GetHead().GetChat().GetState().GetArchived() {
+			if f.GetChatId() != id || !f.GetHead().GetOverview().GetState().GetArchived() {
 				t.Errorf("shows %v (%s is quiet)", f, quiet)
 			}
 		}
@@ -249,7 +249,7 @@ func TestOldReceiptsAreFound(t *testing.T) {
 			w.performWork()
 			d.take()
 			for _, f := range d.frames {
-				if f.GetReceipt().GetArchived() {
+				if f.GetMemberState().GetArchived() {
 					return
 				}
 			}

@@ -117,7 +117,7 @@ func TestMarkedStreamsFindLostReceipts(t *testing.T) {
 	d.take()
 	var read int64
 	for _, f := range d.frames {
-		read = max(read, f.GetReceipt().GetReadSequence())
+		read = max(read, f.GetMemberState().GetReadSequence())
 	}
 	if read != 1 {
 		t.Error("bob's stream does not learn what bob has read")

@@ -37,7 +37,7 @@ func pagesOf(b *testing.B, r *view.Reader, user, token string) (chats int) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		chats += len(res.GetChats())
+		chats += len(res.GetOverviews())
 		if page = res.GetNextPageToken(); page == "" {
 			return chats
 		}
@@ -72,7 +72,7 @@ func BenchmarkSync(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				return len(res.GetChats())
+				return len(res.GetOverviews())
 			})
 			run("all pages", n, func() int { return pagesOf(b, r, "bob", "") })
 			run("ListChats, all pages", n, func() (chats int) {
@@ -81,7 +81,7 @@ func BenchmarkSync(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					chats += len(res.GetChats())
+					chats += len(res.GetOverviews())
 					if page = res.GetNextPageToken(); page == "" {
 						return chats
 					}

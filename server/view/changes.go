@@ -154,7 +154,7 @@ func (r *Reader) present(
 		case store.ChatMemberships:
 			var m *messagev1.MembershipChange
 			m, ok = membershipNow(t, items[i], firstItem(userRows[0], userRows[1]), after)
-			c.Body = &messagev1.Change_Membership{Membership: m}
+			c.Body = &messagev1.Change_MembershipChange{MembershipChange: m}
 			userRows = userRows[2:]
 		default:
 			row := table.ChatFrom(chatID, items[i])

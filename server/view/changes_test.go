@@ -19,10 +19,10 @@ func describe(changes []*messagev1.Change) []string {
 		switch b := c.GetBody().(type) {
 		case *messagev1.Change_Message:
 			out = append(out, fmt.Sprintf("%d:%s@%d", c.GetVersion(), b.Message.GetContent(), b.Message.GetVersion()))
-		case *messagev1.Change_Membership:
-			kind := strings.ToLower(strings.TrimPrefix(b.Membership.GetKind().String(), "KIND_"))
-			out = append(out, fmt.Sprintf("%d:%s %s@%d", c.GetVersion(), b.Membership.GetUserId(), kind,
-				b.Membership.GetVersion()))
+		case *messagev1.Change_MembershipChange:
+			kind := strings.ToLower(strings.TrimPrefix(b.MembershipChange.GetKind().String(), "KIND_"))
+			out = append(out, fmt.Sprintf("%d:%s %s@%d", c.GetVersion(), b.MembershipChange.GetUserId(), kind,
+				b.MembershipChange.GetVersion()))
 		case *messagev1.Change_Chat:
 			out = append(out, fmt.Sprintf("%d:chat@%d", c.GetVersion(), b.Chat.GetVersion()))
 		}
@@ -44,10 +44,10 @@ func TestChanges(t *testing.T) {
 		[]string{"1:chat@7", "2:bob added@2", "3:a@3", "5:b@5", "6:cid removed@6", "7:dan added@7"})
 	testkit.Equal(t, "version", res.GetVersion(), 7)
 
-	dan := res.GetChanges()[5].GetMembership()
+	dan := res.GetChanges()[5].GetMembershipChange()
 	testkit.Equal(t, "by, count, role", fmt.Sprintf("%s %d %s", dan.GetChangedBy(), dan.GetMemberCount(), dan.GetRole()),
 		"ann 3 MEMBER_ROLE_MEMBER")
-	cid := res.GetChanges()[4].GetMembership()
+	cid := res.GetChanges()[4].GetMembershipChange()
 	testkit.Equal(t, "removed: by, count, role",
 		fmt.Sprintf("%s %d %s", cid.GetChangedBy(), cid.GetMemberCount(), cid.GetRole()),
 		"ann 2 MEMBER_ROLE_UNSPECIFIED")
@@ -57,7 +57,7 @@ func TestChanges(t *testing.T) {
 	testkit.Equal(t, "first page", describe(res.GetChanges()),
 		[]string{"1:chat@7", "2:bob added@2", "3:a@3", "4:cid removed@6"})
 	testkit.Equal(t, "version", res.GetVersion(), 4)
-	if c := res.GetChanges()[3].GetMembership(); c.GetChangedBy() != "" || c.GetMemberCount() != 0 {
+	if c := res.GetChanges()[3].GetMembershipChange(); c.GetChangedBy() != "" || c.GetMemberCount() != 0 {
 		t.Fatalf("who removed is not known from this page: %v", c)
 	}
 	res = w.changes("bob", id, 4, 4)
@@ -131,7 +131,7 @@ func TestChangesConverge(t *testing.T) {
 				key, version := "chat", c.GetChat().GetVersion()
 				if m := c.GetMessage(); m != nil {
 					key, version = m.GetContent(), m.GetVersion()
-				} else if m := c.GetMembership(); m != nil {
+				} else if m := c.GetMembershipChange(); m != nil {
 					key, version = m.GetUserId()+m.GetKind().String(), m.GetVersion()
 				}
 				newest[key] = max(newest[key], version)
@@ -163,7 +163,7 @@ func TestChangesOfAMemberWhoCameBack(t *testing.T) {
 		for at < w.headOf(id).Version {
 			res := w.changes("cid", id, at, size)
 			for _, c := range res.GetChanges() {
-				m := c.GetMembership()
+				m := c.GetMembershipChange()
 				if m.GetKind() == messagev1.MembershipChange_KIND_ADDED {
 					added = m.GetChangedAt().AsTime()
 				}
@@ -175,5 +175,6 @@ func TestChangesOfAMemberWhoCameBack(t *testing.T) {
 	}
 	// Whoever knows the addition is sent the role alone.
 	res := w.changes("cid", id, after+2, 10)
-	testkit.Equal(t, "kind", res.GetChanges()[0].GetMembership().GetKind(), messagev1.MembershipChange_KIND_ROLE_CHANGED)
+	testkit.Equal(t, "kind", res.GetChanges()[0].GetMembershipChange().GetKind(),
+		messagev1.MembershipChange_KIND_ROLE_CHANGED)
 }

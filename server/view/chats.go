@@ -188,7 +188,7 @@ func (r *Reader) ListChats(
 		return nil, err
 	}
 	// The user's rows were read again: their present state counts.
-	res := &chatv1.ListChatsResponse{Chats: slices.DeleteFunc(chats, func(c *chatv1.ChatOverview) bool {
+	res := &chatv1.ListChatsResponse{Overviews: slices.DeleteFunc(chats, func(c *chatv1.ChatOverview) bool {
 		return !filters.match(c.GetState().GetArchived(), c.GetState().GetUnreadCount() > 0)
 	})}
 	if more {
@@ -257,7 +257,7 @@ func (r *Reader) Sync(ctx context.Context, user string, req *deliveryv1.SyncRequ
 	if err != nil {
 		return nil, err
 	}
-	res := &deliveryv1.SyncResponse{Chats: chats, Full: p.full, Generation: r.history.Generation()}
+	res := &deliveryv1.SyncResponse{Overviews: chats, Full: p.full, Generation: r.history.Generation()}
 	for _, e := range entries {
 		if e.left != nil {
 			left = append(left, e.left)
@@ -270,7 +270,7 @@ func (r *Reader) Sync(ctx context.Context, user string, req *deliveryv1.SyncRequ
 			continue
 		}
 		sent[row.ChatID] = row.LeftVersion
-		res.Left = append(res.Left, &deliveryv1.LeftChat{ChatId: row.ChatID, Version: row.LeftVersion})
+		res.LeftChats = append(res.LeftChats, &deliveryv1.LeftChat{ChatId: row.ChatID, Version: row.LeftVersion})
 	}
 	if more {
 		res.NextPageToken = r.nextPage(p, purposeChanged, req.GetToken())

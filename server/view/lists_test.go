@@ -25,7 +25,7 @@ func (w *fixture) filtered(user string, archived, unread *bool) []string {
 		res, err := w.reader.ListChats(w.ctx, user,
 			&chatv1.ListChatsRequest{PageSize: 2, PageToken: page, Archived: archived, Unread: unread})
 		w.must(err)
-		got = append(got, chatIDs(res.GetChats())...)
+		got = append(got, chatIDs(res.GetOverviews())...)
 		if page = res.GetNextPageToken(); page == "" {
 			return got
 		}
@@ -84,7 +84,7 @@ func TestListChatsFilters(t *testing.T) {
 	res, err = w.reader.ListChats(w.ctx, "bob",
 		&chatv1.ListChatsRequest{PageSize: 10, Archived: ptr(true), PageToken: res.GetNextPageToken()})
 	w.must(err)
-	testkit.Equal(t, "the rest", chatIDs(res.GetChats()), []string{ids[4], ids[6]})
+	testkit.Equal(t, "the rest", chatIDs(res.GetOverviews()), []string{ids[4], ids[6]})
 }
 
 // The caller's role and the revision are in every copy of the state, at no read more
@@ -96,7 +96,7 @@ func TestStateHasRoleAndRevision(t *testing.T) {
 		o, err := w.reader.Overview(w.ctx, user, id)
 		w.must(err)
 		return []*chatv1.MemberState{o.GetState(), w.listChats(user, 0)[0].GetState(),
-			w.sync(user, "", 0).GetChats()[0].GetState()}
+			w.sync(user, "", 0).GetOverviews()[0].GetState()}
 	}
 	last := int64(0)
 	check := func(what, user string, role chatv1.MemberRole) {
@@ -117,7 +117,7 @@ func TestStateHasRoleAndRevision(t *testing.T) {
 		chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin})
 	w.must(err)
 	check("admin", "bob", chatv1.MemberRole_MEMBER_ROLE_ADMIN)
-	testkit.Equal(t, "reported by Sync", len(w.sync("bob", token, 0).GetChats()), 1)
+	testkit.Equal(t, "reported by Sync", len(w.sync("bob", token, 0).GetOverviews()), 1)
 	w.send(id, "bob", "x")
 	check("after a message", "bob", chatv1.MemberRole_MEMBER_ROLE_ADMIN)
 	w.archive("bob", id, true)
@@ -159,7 +159,7 @@ func TestRowsOfEarlierReleases(t *testing.T) {
 	}
 	roles := func() string {
 		var got []string
-		for _, c := range append(w.listChats("bob", 0), w.sync("bob", "", 0).GetChats()...) {
+		for _, c := range append(w.listChats("bob", 0), w.sync("bob", "", 0).GetOverviews()...) {
 			got = append(got, c.GetState().GetRole().String())
 		}
 		o, err := w.reader.Overview(w.ctx, "bob", ids[0])
@@ -205,7 +205,7 @@ func TestRowsOfEarlierReleases(t *testing.T) {
 		[]store.Write{{Op: store.OpPut, Key: table.UserChatKey("bob", other), Item: gone.Item()}}))
 	testkit.Equal(t, "listed", len(w.listChats("bob", 0)), 3)
 	for _, size := range []int32{1, 2, 100} {
-		left := w.sync("bob", token, size).GetLeft()
+		left := w.sync("bob", token, size).GetLeftChats()
 		if len(left) != 1 || left[0].GetChatId() != other || left[0].GetVersion() != 3 {
 			t.Fatalf("left in pages of %d: %v", size, left)
 		}
@@ -228,8 +228,8 @@ func TestSyncListsChangesOfTheOwnRow(t *testing.T) {
 	for _, r := range []*view.Reader{w.reader, w.alone} {
 		res, err := r.Sync(w.ctx, "bob", &deliveryv1.SyncRequest{Token: token})
 		w.must(err)
-		testkit.Equal(t, "changed", chatIDs(res.GetChats()), []string{ids[1]})
-		testkit.Equal(t, "muted", res.GetChats()[0].GetState().GetMutedUntil() != nil, true)
+		testkit.Equal(t, "changed", chatIDs(res.GetOverviews()), []string{ids[1]})
+		testkit.Equal(t, "muted", res.GetOverviews()[0].GetState().GetMutedUntil() != nil, true)
 	}
 }
 
@@ -256,7 +256,7 @@ func TestReadsOfAList(t *testing.T) {
 			map[store.Table]int{store.DeliveryState: chats, store.ChatCounters: chats}},
 		"Sync, chats were left": {func() {
 			testkit.Equal(t, "left",
-				len(w.sync("bob", w.reader.NewToken("bob", from(w.clock().Add(-90*time.Minute))), 100).GetLeft()),
+				len(w.sync("bob", w.reader.NewToken("bob", from(w.clock().Add(-90*time.Minute))), 100).GetLeftChats()),
 				10)
 		},
 			map[store.Table]int{store.DeliveryState: chats + 10, store.ChatCounters: chats}},
@@ -298,11 +298,11 @@ func TestSyncPagesOfLeftChats(t *testing.T) {
 			for page := ""; ; {
 				res, err := r.Sync(w.ctx, "bob", &deliveryv1.SyncRequest{Token: token, PageToken: page, PageSize: size})
 				w.must(err)
-				chats += len(res.GetChats())
-				for _, l := range res.GetLeft() {
+				chats += len(res.GetOverviews())
+				for _, l := range res.GetLeftChats() {
 					got[l.GetChatId()] = l.GetVersion()
 				}
-				if n := len(res.GetChats()) + len(res.GetLeft()); n > int(size) {
+				if n := len(res.GetOverviews()) + len(res.GetLeftChats()); n > int(size) {
 					t.Fatalf("%d entries in a page of %d", n, size)
 				}
 				if page = res.GetNextPageToken(); page == "" {
@@ -348,7 +348,7 @@ func testListsShareALoad(t *testing.T) {
 		wg.Go(func() {
 			res, err := w.reader.ListChats(w.ctx, "bob", &chatv1.ListChatsRequest{})
 			if err == nil {
-				seen[i] = len(res.GetChats())
+				seen[i] = len(res.GetOverviews())
 			}
 		})
 	}
@@ -389,5 +389,5 @@ func TestSyncLeftDuringTheLoad(t *testing.T) {
 	}
 	res := w.sync("bob", token, 0)
 	w.store.before = nil
-	testkit.Equal(t, "chats, left", fmt.Sprint(len(res.GetChats()), len(res.GetLeft())), "0 1")
+	testkit.Equal(t, "chats, left", fmt.Sprint(len(res.GetOverviews()), len(res.GetLeftChats())), "0 1")
 }

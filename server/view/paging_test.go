@@ -33,7 +33,7 @@ func (w *fixture) chatsPage(r *view.Reader, user string, size int, page string) 
 	[]*chatv1.ChatOverview, string, error,
 ) {
 	res, err := r.ListChats(w.ctx, user, &chatv1.ListChatsRequest{PageSize: int32(size), PageToken: page})
-	return res.GetChats(), res.GetNextPageToken(), err
+	return res.GetOverviews(), res.GetNextPageToken(), err
 }
 
 func (w *fixture) listChats(user string, size int) []*chatv1.ChatOverview {
@@ -42,7 +42,7 @@ func (w *fixture) listChats(user string, size int) []*chatv1.ChatOverview {
 	for page := ""; ; {
 		res, err := w.reader.ListChats(w.ctx, user, &chatv1.ListChatsRequest{PageSize: int32(size), PageToken: page})
 		w.must(err)
-		all = append(all, res.GetChats()...)
+		all = append(all, res.GetOverviews()...)
 		if page = res.GetNextPageToken(); page == "" {
 			return all
 		}
@@ -90,13 +90,13 @@ func TestPagesOfStillChats(t *testing.T) {
 	slices.Reverse(want)
 	for _, size := range []int32{1, 3, 20} {
 		testkit.Equal(t, "list", chatIDs(w.listChats("bob", int(size))), want)
-		testkit.Equal(t, "sync", chatIDs(w.sync("bob", "", size).GetChats()), want)
+		testkit.Equal(t, "sync", chatIDs(w.sync("bob", "", size).GetOverviews()), want)
 	}
 	w.remove(want[4], "ann", "bob")
 	want = slices.Delete(want, 4, 5)
 	got := w.sync("bob", "", 3)
-	testkit.Equal(t, "after leaving one", chatIDs(got.GetChats()), want)
-	testkit.Equal(t, "left in a full list", len(got.GetLeft()), 0)
+	testkit.Equal(t, "after leaving one", chatIDs(got.GetOverviews()), want)
+	testkit.Equal(t, "left in a full list", len(got.GetLeftChats()), 0)
 }
 
 // Chats move, come and go between the pages. Every chat that is there from the
@@ -130,11 +130,11 @@ func TestPagesWhileChatsMove(t *testing.T) {
 			res, err := r.Sync(w.ctx, "bob",
 				&deliveryv1.SyncRequest{Token: token, PageToken: page, PageSize: int32(1 + rnd.IntN(8))})
 			w.must(err)
-			for _, c := range res.GetChats() {
+			for _, c := range res.GetOverviews() {
 				seen[c.GetChat().GetChatId()]++
 				delete(left, c.GetChat().GetChatId())
 			}
-			for _, l := range res.GetLeft() {
+			for _, l := range res.GetLeftChats() {
 				left[l.GetChatId()] = true
 			}
 			if page = res.GetNextPageToken(); page == "" {
@@ -161,7 +161,7 @@ func TestPagesWhileChatsMove(t *testing.T) {
 			if !still && seen[id] > 0 && !left[id] {
 				// Listed, then left: the second part, or the next Sync, tells.
 				next := w.sync("bob", w.reader.NewToken("bob", from(start)), 100)
-				found := slices.ContainsFunc(next.GetLeft(), func(l *deliveryv1.LeftChat) bool { return l.GetChatId() == id })
+				found := slices.ContainsFunc(next.GetLeftChats(), func(l *deliveryv1.LeftChat) bool { return l.GetChatId() == id })
 				testkit.Equal(t, "left", found, true)
 			}
 		}
@@ -200,7 +200,7 @@ func TestSync(t *testing.T) {
 	w.advance(time.Hour)
 
 	full := w.sync("bob", "", 0)
-	testkit.Equal(t, "first", fmt.Sprint(full.GetFull(), " ", chatIDs(full.GetChats())), fmt.Sprint(true, " ", ids))
+	testkit.Equal(t, "first", fmt.Sprint(full.GetFull(), " ", chatIDs(full.GetOverviews())), fmt.Sprint(true, " ", ids))
 	testkit.Equal(t, "generation", full.GetGeneration(), generation)
 	if n := len(full.GetToken()); n == 0 || n > 128 {
 		t.Fatalf("token of %d bytes", n)
@@ -208,7 +208,7 @@ func TestSync(t *testing.T) {
 
 	w.advance(time.Hour)
 	none := w.sync("bob", full.GetToken(), 0)
-	testkit.Equal(t, "nothing changed", fmt.Sprint(none.GetFull(), len(none.GetChats()), len(none.GetLeft())), "false 0 0")
+	testkit.Equal(t, "nothing changed", fmt.Sprint(none.GetFull(), len(none.GetOverviews()), len(none.GetLeftChats())), "false 0 0")
 
 	w.send(ids[4], "ann", "hello")
 	w.advance(time.Second)
@@ -217,10 +217,10 @@ func TestSync(t *testing.T) {
 	w.must(err)
 	w.remove(ids[1], "ann", "bob")
 	some := w.sync("bob", none.GetToken(), 0)
-	testkit.Equal(t, "changed", chatIDs(some.GetChats()), []string{ids[4]})
-	testkit.Equal(t, "state", some.GetChats()[0].GetState().GetUnreadCount(), 1)
-	testkit.Equal(t, "left", fmt.Sprint(len(some.GetLeft()), " ", some.GetLeft()[0].GetChatId(), " ",
-		some.GetLeft()[0].GetVersion()),
+	testkit.Equal(t, "changed", chatIDs(some.GetOverviews()), []string{ids[4]})
+	testkit.Equal(t, "state", some.GetOverviews()[0].GetState().GetUnreadCount(), 1)
+	testkit.Equal(t, "left", fmt.Sprint(len(some.GetLeftChats()), " ", some.GetLeftChats()[0].GetChatId(), " ",
+		some.GetLeftChats()[0].GetVersion()),
 		fmt.Sprint(1, " ", ids[1], " ", w.headOf(ids[1]).Version))
 
 	// A chat that was left does not come back through what happens in it.
@@ -228,16 +228,16 @@ func TestSync(t *testing.T) {
 	some = w.sync("bob", some.GetToken(), 0)
 	w.send(ids[1], "ann", "without bob")
 	again := w.sync("bob", some.GetToken(), 0)
-	testkit.Equal(t, "after leaving", fmt.Sprint(len(again.GetChats()), len(again.GetLeft())), "0 0")
+	testkit.Equal(t, "after leaving", fmt.Sprint(len(again.GetOverviews()), len(again.GetLeftChats())), "0 0")
 
 	// What changed within the overlap before the token comes again.
 	w.send(ids[0], "ann", "x")
 	w.advance(view.Overlap)
 	edge := w.sync("bob", "", 0)
-	testkit.Equal(t, "exactly the overlap", chatIDs(w.sync("bob", edge.GetToken(), 0).GetChats()), []string{ids[0]})
+	testkit.Equal(t, "exactly the overlap", chatIDs(w.sync("bob", edge.GetToken(), 0).GetOverviews()), []string{ids[0]})
 	w.advance(time.Millisecond)
 	edge = w.sync("bob", "", 0)
-	testkit.Equal(t, "older than the overlap", len(w.sync("bob", edge.GetToken(), 0).GetChats()), 0)
+	testkit.Equal(t, "older than the overlap", len(w.sync("bob", edge.GetToken(), 0).GetOverviews()), 0)
 }
 
 // The token's time is taken before the first read of the first page: what
@@ -257,7 +257,7 @@ func TestSyncTokenIsOlderThanTheReads(t *testing.T) {
 	res := w.sync("bob", "", 1)
 	w.store.before = nil
 	w.advance(time.Hour)
-	testkit.Equal(t, "next", chatIDs(w.sync("bob", res.GetToken(), 0).GetChats()), []string{ids[2]})
+	testkit.Equal(t, "next", chatIDs(w.sync("bob", res.GetToken(), 0).GetOverviews()), []string{ids[2]})
 }
 
 // A user who is removed while a page is made gets the chat as left.
@@ -271,6 +271,6 @@ func TestSyncRemovedMeanwhile(t *testing.T) {
 	}
 	w.store.reads = 0
 	res := w.sync("bob", "", 0)
-	testkit.Equal(t, "chats, left", fmt.Sprint(len(res.GetChats()), len(res.GetLeft())), "0 1")
-	testkit.Equal(t, "version", res.GetLeft()[0].GetVersion(), w.headOf(id).Version)
+	testkit.Equal(t, "chats, left", fmt.Sprint(len(res.GetOverviews()), len(res.GetLeftChats())), "0 1")
+	testkit.Equal(t, "version", res.GetLeftChats()[0].GetVersion(), w.headOf(id).Version)
 }

@@ -31,8 +31,8 @@ func TestSyncListsWhatTheOtherPersonHasRead(t *testing.T) {
 	for r, want := range map[*view.Reader]int64{w.reader: 2, w.alone: 2, view.New(cfg): 0} {
 		res, err := r.Sync(w.ctx, "ann", &deliveryv1.SyncRequest{Token: token})
 		w.must(err)
-		testkit.Equal(t, "changed", chatIDs(res.GetChats()), []string{c.ChatID})
-		testkit.Equal(t, "read by the other", res.GetChats()[0].GetState().GetPeerReadSequence(), want)
+		testkit.Equal(t, "changed", chatIDs(res.GetOverviews()), []string{c.ChatID})
+		testkit.Equal(t, "read by the other", res.GetOverviews()[0].GetState().GetPeerReadSequence(), want)
 		o, err := r.Overview(w.ctx, "bob", c.ChatID)
 		w.must(err)
 		testkit.Equal(t, "what bob is shown", o.GetState().GetPeerReadSequence(), int64(0))

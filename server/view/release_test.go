@@ -25,7 +25,7 @@ func TestPageTokensOfTheReleaseBefore(t *testing.T) {
 	start := w.now
 	first, err := w.reader.Sync(w.ctx, "ann", &deliveryv1.SyncRequest{PageSize: 2})
 	w.must(err)
-	last := first.GetChats()[1]
+	last := first.GetOverviews()[1]
 	// As the release before made it after the first page.
 	body := []byte{1}
 	body = binary.BigEndian.AppendUint64(body, uint64(w.now.Add(24*time.Hour).UnixMilli()))
@@ -46,7 +46,7 @@ func TestPageTokensOfTheReleaseBefore(t *testing.T) {
 	page := base64.RawURLEncoding.EncodeToString(append(body, h.Sum(nil)[:16]...))
 	_, err = w.reader.Sync(w.ctx, "ann", &deliveryv1.SyncRequest{PageSize: 2, PageToken: page})
 	wantError(t, "a page token of the release before", err, view.ErrInvalidPageToken)
-	if len(ids) <= len(first.GetChats()) {
+	if len(ids) <= len(first.GetOverviews()) {
 		t.Fatal("one page held all chats")
 	}
 }

@@ -117,7 +117,7 @@ func TestSinceJoined(t *testing.T) {
 	}
 	c := w.changes("bob", id, 0, 0)
 	testkit.Equal(t, "changes", len(c.GetChanges()), 1)
-	testkit.Equal(t, "joined", c.GetChanges()[0].GetMembership().GetUserId(), "bob")
+	testkit.Equal(t, "joined", c.GetChanges()[0].GetMembershipChange().GetUserId(), "bob")
 	testkit.Equal(t, "version", c.GetVersion(), c.GetHead().GetVersion())
 
 	w.send(id, "ann", "new 1")

@@ -46,14 +46,14 @@ func TestTokenOfAWrongClock(t *testing.T) {
 			w.advance(time.Hour)
 			got := w.syncWith(late, wrong.GetToken())
 			testkit.Equal(t, "full", got.GetFull(), true)
-			testkit.Equal(t, "chats", len(got.GetChats()), 2)
+			testkit.Equal(t, "chats", len(got.GetOverviews()), 2)
 
 			// What was read since hides nothing either, and is not full again.
 			w.advance(time.Hour)
 			w.send(id, "ann", "more")
 			next := w.syncWith(late, got.GetToken())
 			testkit.Equal(t, "full again", next.GetFull(), false)
-			testkit.Equal(t, "changed", chatIDs(next.GetChats()), []string{id})
+			testkit.Equal(t, "changed", chatIDs(next.GetOverviews()), []string{id})
 		})
 	}
 }
@@ -83,13 +83,13 @@ func TestReadsOfAWrongClock(t *testing.T) {
 			w.advance(time.Hour)
 			got := w.syncWith(late, wrong.GetToken())
 			testkit.Equal(t, "full", got.GetFull(), true)
-			testkit.Equal(t, "chats", len(got.GetChats()), 2)
+			testkit.Equal(t, "chats", len(got.GetOverviews()), 2)
 
 			w.advance(time.Hour)
 			w.send(other, "ann", "more")
 			next := w.syncWith(late, got.GetToken())
 			testkit.Equal(t, "full again", next.GetFull(), false)
-			testkit.Equal(t, "changed", chatIDs(next.GetChats()), []string{other})
+			testkit.Equal(t, "changed", chatIDs(next.GetOverviews()), []string{other})
 		})
 	}
 }
@@ -109,7 +109,7 @@ func TestReadJustBeforeTheCorrection(t *testing.T) {
 			w.send(id, "ann", "lost?")
 			w.advance(jump + 5*time.Minute)
 			got := w.syncWith(w.reader.Sync, wrong.GetToken())
-			testkit.Equal(t, "changed", chatIDs(got.GetChats()), []string{id})
+			testkit.Equal(t, "changed", chatIDs(got.GetOverviews()), []string{id})
 		})
 	}
 }
@@ -165,7 +165,7 @@ func TestPagesAcrossASetback(t *testing.T) {
 			page := func(token, pageToken string) *deliveryv1.SyncResponse {
 				res, err := w.reader.Sync(w.ctx, "bob", &deliveryv1.SyncRequest{Token: token, PageToken: pageToken, PageSize: 1})
 				w.must(err)
-				for _, c := range res.GetChats() {
+				for _, c := range res.GetOverviews() {
 					seen[c.GetChat().GetChatId()] = c.GetHead().GetSequence()
 				}
 				return res
@@ -209,11 +209,11 @@ func TestTokensAfterAWrongClock(t *testing.T) {
 
 	got := w.syncWith(w.reader.Sync, old.GetToken())
 	testkit.Equal(t, "from before the jump", got.GetFull(), false)
-	testkit.Equal(t, "changed", chatIDs(got.GetChats()), []string{id})
+	testkit.Equal(t, "changed", chatIDs(got.GetOverviews()), []string{id})
 	w.advance(time.Hour)
 	got = w.syncWith(w.reader.Sync, got.GetToken())
 	testkit.Equal(t, "from after it", got.GetFull(), false)
-	testkit.Equal(t, "changed", len(got.GetChats()), 0)
+	testkit.Equal(t, "changed", len(got.GetOverviews()), 0)
 }
 
 // Tokens of releases that did not count setbacks remain valid, and know of none.

@@ -154,8 +154,8 @@ func (w *fixture) sync(user, token string, size int32) *deliveryv1.SyncResponse 
 		if (res.GetToken() == "") == (res.GetNextPageToken() == "") {
 			w.Fatal("a page has either a token or a next page")
 		}
-		all.Chats = append(all.Chats, res.GetChats()...)
-		all.Left = append(all.Left, res.GetLeft()...)
+		all.Overviews = append(all.Overviews, res.GetOverviews()...)
+		all.LeftChats = append(all.LeftChats, res.GetLeftChats()...)
 		all.Full, all.Generation, all.Token = res.GetFull(), res.GetGeneration(), res.GetToken()
 		if page = res.GetNextPageToken(); page == "" {
 			return all
@@ -308,6 +308,6 @@ var operations = map[string]func(w *fixture, user, chatID string) (proto.Message
 		if err == nil && len(chats) == 0 {
 			return nil, chat.ErrNotAMember
 		}
-		return &chatv1.ListChatsResponse{Chats: chats}, err
+		return &chatv1.ListChatsResponse{Overviews: chats}, err
 	},
 }

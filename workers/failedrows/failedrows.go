@@ -269,7 +269,7 @@ func replace(ctx context.Context, st store.Store, r store.Row, rows []table.Outb
 	var p store.Plan
 	kept := false
 	for _, o := range rows {
-		w := store.Write{Op: store.OpPut, Key: o.Key(), Item: o.Item(), Name: "mended"}
+		w := store.Write{Op: store.OpPut, Key: o.Key(), Item: o.Item(), Name: "repaired"}
 		if o.Key() == r.Key {
 			w.Cond, w.Name, kept = same, "row", true
 		}

@@ -151,7 +151,7 @@ func TestRepair(t *testing.T) {
 		t.Fatalf("%+v", rows)
 	}
 	if _, _, err := failedrows.Repair(t.Context(), f.store, rows[0].ID, true); !errors.Is(err, failedrows.ErrNotFound) {
-		t.Fatalf("mended twice: %v", err)
+		t.Fatalf("repaired twice: %v", err)
 	}
 }
 
@@ -192,7 +192,7 @@ func TestDrop(t *testing.T) {
 		t.Fatalf("%+v", rows)
 	}
 	if _, _, err := failedrows.Repair(t.Context(), f.store, rows[0].ID, true); !errors.Is(err, failedrows.ErrNoEvents) {
-		t.Fatalf("mended without events: %v", err)
+		t.Fatalf("repaired without events: %v", err)
 	}
 	_, err := failedrows.Drop(t.Context(), f.store, rows[0].ID, false)
 	f.require(err)

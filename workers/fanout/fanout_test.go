@@ -222,7 +222,7 @@ func durablePathAlone(_ *testing.T, w *fixture) {
 		return next > 20 || f.GetHead().GetSequence() == 20
 	})
 	w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"})
-	w.await("the removal", func(f *deliveryv1.Frame) bool { return f.GetMembership().GetUserId() == "bob" })
+	w.await("the removal", func(f *deliveryv1.Frame) bool { return f.GetMembershipChange().GetUserId() == "bob" })
 }
 
 // While the durable path is stopped, users still chat. When it is back, everything that happened

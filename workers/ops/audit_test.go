@@ -65,8 +65,8 @@ func changing(t *testing.T, r *opstest.Fixture, c opsv1connect.OpsServiceClient)
 			s, err := c.ReplayEvents(t.Context(), &opsv1.ReplayEventsRequest{ChatIds: []string{id}, Execute: execute})
 			return stream(s, err)
 		},
-		"MendFailedOutboxRow": func(execute bool) error {
-			_, err := c.MendFailedOutboxRow(t.Context(), &opsv1.MendFailedOutboxRowRequest{Row: "00/x", Execute: execute})
+		"RepairFailedOutboxRow": func(execute bool) error {
+			_, err := c.RepairFailedOutboxRow(t.Context(), &opsv1.RepairFailedOutboxRowRequest{Row: "00/x", Execute: execute})
 			return none(err)
 		},
 		"DropFailedOutboxRow": func(execute bool) error {

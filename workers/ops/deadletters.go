@@ -48,7 +48,7 @@ func (s *Service) ListDeadLetters(
 	}
 	out := &opsv1.ListDeadLettersResponse{}
 	for i := range p.DeadLetters {
-		out.Letters = append(out.Letters, deadLetterTo(&p.DeadLetters[i]))
+		out.DeadLetters = append(out.DeadLetters, deadLetterTo(&p.DeadLetters[i]))
 	}
 	if p.Next != nil {
 		out.NextPageToken = tokenOf(*p.Next, query)
@@ -119,7 +119,7 @@ func (s *Service) GetDeadLetter(
 	if err != nil {
 		return nil, err
 	}
-	out := &opsv1.GetDeadLetterResponse{Letter: deadLetterTo(&l)}
+	out := &opsv1.GetDeadLetterResponse{DeadLetter: deadLetterTo(&l)}
 	content := req.GetContent()
 	defer func() { out.Record = recordTo(&l, content) }()
 	if l.Source == deadletter.Topics { // its content is its publisher's business

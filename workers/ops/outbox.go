@@ -28,17 +28,17 @@ func (s *Service) ListFailedOutboxRows(
 	return res, nil
 }
 
-// MendFailedOutboxRow implements opsv1connect.OpsServiceHandler.
-func (s *Service) MendFailedOutboxRow(
-	ctx context.Context, req *opsv1.MendFailedOutboxRowRequest,
-) (*opsv1.MendFailedOutboxRowResponse, error) {
+// RepairFailedOutboxRow implements opsv1connect.OpsServiceHandler.
+func (s *Service) RepairFailedOutboxRow(
+	ctx context.Context, req *opsv1.RepairFailedOutboxRowRequest,
+) (*opsv1.RepairFailedOutboxRowResponse, error) {
 	row, rows, err := failedrows.Repair(ctx, s.cfg.Store, req.GetRow(), req.GetExecute())
 	if err != nil {
 		return nil, err
 	}
-	res := &opsv1.MendFailedOutboxRowResponse{Row: failedRow(row)}
+	res := &opsv1.RepairFailedOutboxRowResponse{Row: failedRow(row)}
 	for _, o := range rows {
-		res.Mended = append(res.Mended, rowTo(o))
+		res.Repaired = append(res.Repaired, rowTo(o))
 	}
 	return res, nil
 }

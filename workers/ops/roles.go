@@ -18,7 +18,7 @@ var least = map[string]map[auth.Role][]string{
 		auth.Viewer: {"ListDeadLetters", "CountDeadLetters", "GetDeadLetter", "ListFailedOutboxRows",
 			"GetConsumerGroup", "ListHotKeys", "ListTopicVersions"},
 		auth.Moderator: {"ListOperatorCalls"},
-		auth.Admin: {"RedriveDeadLetters", "DiscardDeadLetters", "ReplayEvents", "MendFailedOutboxRow",
+		auth.Admin: {"RedriveDeadLetters", "DiscardDeadLetters", "ReplayEvents", "RepairFailedOutboxRow",
 			"DropFailedOutboxRow", "MigrateTopic", "AbortTopicMigration", "RetireTopicVersion"},
 	},
 	opsv1connect.EventServiceName: {auth.Viewer: {"ListEvents", "GetEvent", "FoldChat"}},

@@ -24,7 +24,7 @@ func (c Filter) validateSearch() error {
 		return fmt.Errorf("%w: search events have no chats and no versions", ErrInvalid)
 	}
 	if c.wants(outbox.Failed) {
-		return fmt.Errorf("%w: failed search events go out once their rows are mended", ErrInvalid)
+		return fmt.Errorf("%w: failed search events go out once their rows are repaired", ErrInvalid)
 	}
 	for _, t := range c.Types {
 		if !slices.Contains(search.Types(), t) {

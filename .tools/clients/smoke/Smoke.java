@@ -13,7 +13,7 @@ public class Smoke {
     var chats = new ChatServiceApi(client);
     var messages = new MessageServiceApi(client);
     String id = chats.createChat(new CreateChatRequest().type(ChatType.CHAT_TYPE_GROUP).name("Java").memberIds(List.of(args[2])), null)
-        .getChat().getChat().getChatId();
+        .getOverview().getChat().getChatId();
     var sent = messages.sendMessage(id, new SendMessageRequest().content("Hello").clientMessageId(UUID.randomUUID()), null);
     messages.markRead(id, new MarkReadRequest().sequence(sent.getSequence()), null);
     var page = messages.listMessages(id, null, null, "0", null);

@@ -8,7 +8,7 @@ fun main(args: Array<String>) {
     ApiClient.accessToken = args[1]
     val chats = ChatServiceApi(args[0])
     val messages = MessageServiceApi(args[0])
-    val id = chats.createChat(CreateChatRequest(type = ChatType.CHAT_TYPE_GROUP, name = "Kotlin", memberIds = listOf(args[2]))).chat!!.chat!!.chatId!!
+    val id = chats.createChat(CreateChatRequest(type = ChatType.CHAT_TYPE_GROUP, name = "Kotlin", memberIds = listOf(args[2]))).overview!!.chat!!.chatId!!
     val sent = messages.sendMessage(id, SendMessageRequest(content = "Hello", clientMessageId = UUID.randomUUID()))
     messages.markRead(id, MarkReadRequest(sequence = sent.sequence!!))
     val page = messages.listMessages(id, afterSequence = "0")

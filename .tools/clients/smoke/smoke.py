@@ -10,7 +10,7 @@ base, token, other = sys.argv[1:4]
 client = parley.ApiClient(parley.Configuration(host=base, access_token=token))
 chats, messages = parley.ChatServiceApi(client), parley.MessageServiceApi(client)
 created = chats.create_chat(parley.CreateChatRequest(type=parley.ChatType.CHAT_TYPE_GROUP, name="Python", memberIds=[other]))
-chat_id = created.chat.chat.chat_id
+chat_id = created.overview.chat.chat_id
 parley.AddMemberRequest(userId="auth0|123")  # its pattern must be one that Python can read
 sent = messages.send_message(chat_id, parley.SendMessageRequest(content="Hello", clientMessageId=uuid.uuid4()))
 messages.mark_read(chat_id, parley.MarkReadRequest(sequence=sent.sequence))

@@ -29,7 +29,7 @@ func histories() map[string]func(*script) {
 			x.at("g2", 3).end(&device.Failure{Code: connect.CodeAborted, Reason: "HISTORY_CHANGED"})
 			x.fail(device.SendMessage, connect.CodeAborted, "HISTORY_CHANGED") // of what was said before
 			x.answer(device.Sync, &deliveryv1.SyncResponse{Token: "u1", Full: true, Generation: "g2",
-				Chats: []*chatv1.ChatOverview{overview("c", 2, 1)}})
+				Overviews: []*chatv1.ChatOverview{overview("c", 2, 1)}})
 			x.answer(device.ListMessages, &messagev1.ListMessagesResponse{Messages: []*messagev1.Message{message(1, 2)},
 				Head: head(2, 1)}).pass(time.Second)
 			x.answer(device.SendMessage, &messagev1.SendMessageResponse{MessageId: "m", Sequence: 2, Version: 3})
@@ -66,7 +66,7 @@ func histories() map[string]func(*script) {
 		},
 		"learned-of-another-generation": func(x *script) { // the device asks for it itself
 			x.at("g1", 7).loaded().at("g2", 3).do(func(m *recorder) { m.Learn(overview("d", 1, 0), x.says()) })
-			x.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("d", 2, 1)}).pass(time.Second)
+			x.answer(device.GetChat, &chatv1.GetChatResponse{Overview: overview("d", 2, 1)}).pass(time.Second)
 			x.frames(x.hello(), heartbeat("t3"))
 		},
 		"learned-of-what-is-gone": func(x *script) {

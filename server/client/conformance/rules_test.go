@@ -100,7 +100,7 @@ func frameRules() []rule {
 			})},
 		{"a head says that there is something newer", "newest seen", eachFrame(
 			func(_ *conformance.Player, f *deliveryv1.Frame) {
-				if f.GetHead() != nil && f.GetHead().GetChat() == nil {
+				if f.GetHead() != nil && f.GetHead().GetOverview() == nil {
 					f.GetHead().Version = 0
 				}
 			})},
@@ -117,42 +117,42 @@ func frameRules() []rule {
 			})},
 		{"a removal of the user ends the chat", "removal of the user", eachFrame(
 			func(_ *conformance.Player, f *deliveryv1.Frame) {
-				if f.GetMembership().GetKind() == messagev1.MembershipChange_KIND_REMOVED && f.GetVersion() > 0 {
-					f.GetMembership().Kind = messagev1.MembershipChange_KIND_ROLE_CHANGED
+				if f.GetMembershipChange().GetKind() == messagev1.MembershipChange_KIND_REMOVED && f.GetVersion() > 0 {
+					f.GetMembershipChange().Kind = messagev1.MembershipChange_KIND_ROLE_CHANGED
 				}
 			})},
 		{"a known chat may not be the user's any more", "with version 0", eachFrame(
 			func(_ *conformance.Player, f *deliveryv1.Frame) {
-				if f.GetMembership() != nil && f.GetVersion() == 0 {
+				if f.GetMembershipChange() != nil && f.GetVersion() == 0 {
 					f.Body = nil
 				}
 			})},
 		{"members are counted", "member_count", eachFrame(func(_ *conformance.Player, f *deliveryv1.Frame) {
-			if f.GetMembership() != nil {
-				f.GetMembership().MemberCount = 0
+			if f.GetMembershipChange() != nil {
+				f.GetMembershipChange().MemberCount = 0
 			}
 		})},
 		{"the user's addition starts the chat over", "addition of the user", eachFrame(
 			func(p *conformance.Player, f *deliveryv1.Frame) {
-				if m := f.GetMembership(); m.GetKind() == messagev1.MembershipChange_KIND_ADDED {
+				if m := f.GetMembershipChange(); m.GetKind() == messagev1.MembershipChange_KIND_ADDED {
 					m.UserId += "?"
 				}
 			})},
 		{"receipts are applied", "receipt", eachFrame(func(_ *conformance.Player, f *deliveryv1.Frame) {
-			if f.GetReceipt() != nil {
+			if f.GetMemberState() != nil {
 				f.Body = nil
 			}
 		})},
 		{"what the other person has read is shown", "peer_read_sequence", eachFrame(
 			func(_ *conformance.Player, f *deliveryv1.Frame) {
-				if f.GetReceipt() != nil {
-					f.GetReceipt().PeerReadSequence = 0
+				if f.GetMemberState() != nil {
+					f.GetMemberState().PeerReadSequence = 0
 				}
 			})},
 		{"of two states the higher revision stands", "revision", eachFrame(
 			func(_ *conformance.Player, f *deliveryv1.Frame) {
-				if f.GetReceipt() != nil {
-					f.GetReceipt().Revision = 0
+				if f.GetMemberState() != nil {
+					f.GetMemberState().Revision = 0
 				}
 			})},
 	}
@@ -202,7 +202,7 @@ func streamRules() []rule {
 		{"loaded chats are named", "known", inCalls(func(calls []device.Call) []device.Call {
 			for _, c := range calls {
 				if r, ok := c.Request.(*deliveryv1.SubscribeRequest); ok {
-					r.Known = nil
+					r.KnownChats = nil
 				}
 			}
 			return calls
@@ -276,14 +276,14 @@ func answerRules() []rule {
 		})},
 		{"sync has pages", "pages", inAnswer(func(r *deliveryv1.SyncResponse) { r.NextPageToken = "" })},
 		{"sync may be full", "full", inAnswer(func(r *deliveryv1.SyncResponse) { r.Full = false })},
-		{"sync says which chats were left", "left", inAnswer(func(r *deliveryv1.SyncResponse) { r.Left = nil })},
+		{"sync says which chats were left", "left", inAnswer(func(r *deliveryv1.SyncResponse) { r.LeftChats = nil })},
 		{"sync's token is stored", "token", inAnswer(func(r *deliveryv1.SyncResponse) { r.Token = "" })},
 		{"sync names the generation", "generation", inAnswer(func(r *deliveryv1.SyncResponse) { r.Generation = "" })},
 		{"member lists have pages", "pages", inAnswer(func(r *chatv1.ListMembersResponse) { r.NextPageToken = "" })},
 		{"messages have pages", "older", inAnswer(func(r *messagev1.ListMessagesResponse) { r.HasMore = !r.HasMore })},
-		{"read marks have outcomes", "MarkRead", inAnswer(func(r *deliveryv1.AckResponse) { r.Reads = nil })},
+		{"read marks have outcomes", "MarkRead", inAnswer(func(r *deliveryv1.AckResponse) { r.ReadOutcomes = nil })},
 		{"an answer may be newer than what was seen", "newest seen", inAnswer(func(r *chatv1.GetChatResponse) {
-			r.GetChat().Head = nil
+			r.GetOverview().Head = nil
 		})},
 		{"the message that was sent is shown", "version", inAnswer(func(r *messagev1.SendMessageResponse) {
 			r.Version, r.Sequence = 0, 0

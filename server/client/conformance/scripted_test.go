@@ -138,18 +138,18 @@ func refusals() map[string]func(*script) {
 		},
 		"invalid-token": func(x *script) {
 			x.loaded().restart().end(&device.Failure{Code: connect.CodeInvalidArgument, Reason: "INVALID_TOKEN"})
-			x.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("d", 4, 3)}, Token: "t5",
+			x.answer(device.Sync, &deliveryv1.SyncResponse{Overviews: []*chatv1.ChatOverview{overview("d", 4, 3)}, Token: "t5",
 				Full: true, Generation: "g1"}).pass(time.Second).frames(hello(), heartbeat("t6"))
 		},
 		"pages-of-sync": func(x *script) {
-			x.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 4, 3)},
+			x.answer(device.Sync, &deliveryv1.SyncResponse{Overviews: []*chatv1.ChatOverview{overview("c", 4, 3)},
 				NextPageToken: "p2", Full: true, Generation: "g1"})
 			x.fail(device.Sync, connect.CodeUnavailable, "").pass(250 * time.Millisecond)
 			x.fail(device.Sync, connect.CodeInvalidArgument, "").pass(500*time.Millisecond).answer(device.Sync,
-				&deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}, NextPageToken: "p2", Full: true,
+				&deliveryv1.SyncResponse{Overviews: []*chatv1.ChatOverview{overview("c", 4, 3)}, NextPageToken: "p2", Full: true,
 					Generation: "g1"})
-			x.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("d", 2, 1)}, Token: "t1",
-				Full: true, Generation: "g1", Left: []*deliveryv1.LeftChat{{ChatId: "c", Version: 9}}})
+			x.answer(device.Sync, &deliveryv1.SyncResponse{Overviews: []*chatv1.ChatOverview{overview("d", 2, 1)}, Token: "t1",
+				Full: true, Generation: "g1", LeftChats: []*deliveryv1.LeftChat{{ChatId: "c", Version: 9}}})
 			x.frames(hello(), heartbeat("t2"))
 		},
 		"read-fails": func(x *script) {
@@ -204,9 +204,9 @@ func chats() map[string]func(*script) {
 		"merged-memberships": func(x *script) {
 			kind := messagev1.MembershipChange_KIND_ROLE_CHANGED
 			x.loaded().frames(headFrame(6)).answer(device.ListChanges, listed(&messagev1.Change{Version: 6,
-				Body: &messagev1.Change_Membership{Membership: &messagev1.MembershipChange{UserId: "bob", Kind: kind, Version: 6,
-					MemberCount: 2, Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN}}}))
-			x.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("c", 6, 3)})
+				Body: &messagev1.Change_MembershipChange{MembershipChange: &messagev1.MembershipChange{UserId: "bob",
+					Kind: kind, Version: 6, MemberCount: 2, Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN}}}))
+			x.answer(device.GetChat, &chatv1.GetChatResponse{Overview: overview("c", 6, 3)})
 			x.answer(device.ListMembers, &chatv1.ListMembersResponse{Head: head(6, 3), Members: []*chatv1.Member{
 				member("ann", 1)}, NextPageToken: "p"}).answer(device.ListMembers, &chatv1.ListMembersResponse{
 				Head: head(6, 3), Members: []*chatv1.Member{member("bob", 6)}})
@@ -232,14 +232,14 @@ func chats() map[string]func(*script) {
 		},
 		"reset-of-all": func(x *script) {
 			x.loaded().frames(resetFrame("", 0)).answer(device.Sync, &deliveryv1.SyncResponse{Token: "t7", Full: true,
-				Generation: "g1", Chats: []*chatv1.ChatOverview{overview("c", 1, 0)}})
+				Generation: "g1", Overviews: []*chatv1.ChatOverview{overview("c", 1, 0)}})
 			x.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(1, 0)})
 		},
 		"other-generation": func(x *script) {
 			h := hello()
 			h.GetHello().Generation, h.GetHello().Full = "g2", true
 			x.loaded().end(nil).pass(time.Second).frames(h, &deliveryv1.Frame{ChatId: "c",
-				Body: &deliveryv1.Frame_Head{Head: &deliveryv1.Head{Version: 2, Chat: overview("c", 2, 1)}}}, heartbeat("u1"))
+				Body: &deliveryv1.Frame_Head{Head: &deliveryv1.Head{Version: 2, Overview: overview("c", 2, 1)}}}, heartbeat("u1"))
 			x.answer(device.ListMessages, &messagev1.ListMessagesResponse{Messages: []*messagev1.Message{message(1, 2)},
 				Head: head(2, 1)})
 		},
@@ -247,12 +247,12 @@ func chats() map[string]func(*script) {
 			h := hello()
 			h.GetHello().Full = true
 			x.loaded().end(nil).pass(time.Second).frames(h, &deliveryv1.Frame{ChatId: "d",
-				Body: &deliveryv1.Frame_Head{Head: &deliveryv1.Head{Version: 2, Chat: overview("d", 2, 1)}}}, heartbeat("u1"))
+				Body: &deliveryv1.Frame_Head{Head: &deliveryv1.Head{Version: 2, Overview: overview("d", 2, 1)}}}, heartbeat("u1"))
 		},
 		"removed": func(x *script) {
 			x.loaded().frames(membershipFrame(5, "ann", messagev1.MembershipChange_KIND_REMOVED, 1), messageFrame(3, 4, 3))
 			x.frames(membershipFrame(6, "ann", messagev1.MembershipChange_KIND_ADDED, 2)).answer(device.GetChat,
-				&chatv1.GetChatResponse{Chat: overview("c", 6, 3)}).restart()
+				&chatv1.GetChatResponse{Overview: overview("c", 6, 3)}).restart()
 		},
 		"removed-for-good": func(x *script) {
 			x.loaded().frames(membershipFrame(5, "ann", messagev1.MembershipChange_KIND_REMOVED, 1)).restart()
@@ -274,7 +274,7 @@ func chats() map[string]func(*script) {
 		"read-by-the-other": func(x *script) { // by the server's word, whatever its order, and by what the other sends
 			own := func(m *messagev1.Message) *messagev1.Message { m.SenderId = "ann"; return m }
 			ov := directOverview("ann", 3)
-			x.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{ov}, Token: "t1", Full: true,
+			x.answer(device.Sync, &deliveryv1.SyncResponse{Overviews: []*chatv1.ChatOverview{ov}, Token: "t1", Full: true,
 				Generation: "g1"}).frames(hello(), heartbeat("t2"))
 			x.do(func(m *recorder) { m.Open("c") }).answer(device.ListMessages, &messagev1.ListMessagesResponse{
 				Messages: []*messagev1.Message{message(1, 2), own(message(2, 3)), own(message(3, 4))}, Head: ov.GetHead()})
@@ -286,7 +286,7 @@ func chats() map[string]func(*script) {
 			x.frames(sent).frames(messageFrame(5, 6, 5)).restart()
 		},
 		"answered-by-the-other": func(x *script) { // as the list says, without messages
-			x.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{directOverview("bob", 3)},
+			x.answer(device.Sync, &deliveryv1.SyncResponse{Overviews: []*chatv1.ChatOverview{directOverview("bob", 3)},
 				Token: "t1", Full: true, Generation: "g1"}).frames(hello(), heartbeat("t2"))
 		},
 		"evict": func(x *script) {
@@ -300,7 +300,7 @@ func chats() map[string]func(*script) {
 				ov.Head.ChangedAt = timestamppb.New(x.now.Add(time.Duration(n*7%104) * time.Second))
 				list = append(list, ov)
 			}
-			x.answer(device.Sync, &deliveryv1.SyncResponse{Chats: list, Token: "t1", Full: true, Generation: "g1"})
+			x.answer(device.Sync, &deliveryv1.SyncResponse{Overviews: list, Token: "t1", Full: true, Generation: "g1"})
 			for _, ov := range list {
 				x.m.Open(ov.GetChat().GetChatId())
 			}
@@ -350,15 +350,15 @@ func members() map[string]func(*script) {
 			x.loaded().frames(membershipFrame(5, "ann", messagev1.MembershipChange_KIND_REMOVED, 1))
 			x.frames(receiptFrame(&chatv1.MemberState{Revision: 9, ReadSequence: 2, Archived: true}),
 				receiptFrame(&chatv1.MemberState{Revision: 8, ReadSequence: 1}), membershipFrame(6, "ann", added, 2))
-			x.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("c", 6, 3)})
+			x.answer(device.GetChat, &chatv1.GetChatResponse{Overview: overview("c", 6, 3)})
 		},
 		"own-role": func(x *script) {
 			x.loaded().frames(membershipFrame(5, "ann", changed, 2))
-			x.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("c", 5, 3)})
+			x.answer(device.GetChat, &chatv1.GetChatResponse{Overview: overview("c", 5, 3)})
 		},
 		"own-role-in-the-list": func(x *script) {
 			x.synced().frames(membershipFrame(5, "ann", changed, 2))
-			x.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("c", 5, 3)})
+			x.answer(device.GetChat, &chatv1.GetChatResponse{Overview: overview("c", 5, 3)})
 		},
 		"old-member-list": func(x *script) {
 			opened(x).answer(device.ListMembers, list(head(3, 2), "", member("ann", 1), member("bob", 1)))
@@ -408,7 +408,7 @@ func sends() map[string]func(*script) {
 		}
 	}
 	marked := func(s *chatv1.MemberState, reason string) *deliveryv1.AckResponse {
-		return &deliveryv1.AckResponse{Reads: []*deliveryv1.ReadOutcome{{State: s, Reason: reason}}}
+		return &deliveryv1.AckResponse{ReadOutcomes: []*deliveryv1.ReadOutcome{{State: s, Reason: reason}}}
 	}
 	read := func(n int64) func(*recorder) { return func(m *recorder) { m.MarkRead("c", n) } }
 	return map[string]func(*script){
@@ -445,12 +445,12 @@ func sends() map[string]func(*script) {
 		},
 		"sent-to-an-unknown-chat": func(x *script) {
 			x.synced().do(func(m *recorder) { m.Send("d", "hi") }).answer(device.SendMessage, stored(x, 1))
-			x.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("d", 2, 1)})
+			x.answer(device.GetChat, &chatv1.GetChatResponse{Overview: overview("d", 2, 1)})
 		},
 		"answer-is-older-than-what-was-seen": func(x *script) {
 			x.synced().do(func(m *recorder) { m.Send("d", "hi") }).answer(device.SendMessage, stored(x, 1))
-			x.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("d", 1, 0)}).pass(250 * time.Millisecond)
-			x.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("d", 2, 1)})
+			x.answer(device.GetChat, &chatv1.GetChatResponse{Overview: overview("d", 1, 0)}).pass(250 * time.Millisecond)
+			x.answer(device.GetChat, &chatv1.GetChatResponse{Overview: overview("d", 2, 1)})
 		},
 		"learned": func(x *script) {
 			x.synced().do(func(m *recorder) { m.Learn(overview("d", 1, 0), "") }).do(func(m *recorder) { m.Open("d") })

@@ -178,8 +178,8 @@ func (x *script) endsWith(code deliveryv1.EndCode, after time.Duration) *script 
 // synced has the chat "c" in its list, and a complete stream.
 func (x *script) synced() *script {
 	x.t.Helper()
-	return x.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}, Token: "t1",
-		Full: true, Generation: "g1"}).frames(hello(), heartbeat("t2"))
+	return x.answer(device.Sync, &deliveryv1.SyncResponse{Overviews: []*chatv1.ChatOverview{overview("c", 4, 3)},
+		Token: "t1", Full: true, Generation: "g1"}).frames(hello(), heartbeat("t2"))
 }
 
 // loaded has it open besides, with three messages.
@@ -239,8 +239,8 @@ func headFrame(version int64) *deliveryv1.Frame {
 
 func membershipFrame(version int64, user string, kind messagev1.MembershipChange_Kind, count int32) *deliveryv1.Frame {
 	return &deliveryv1.Frame{ChatId: "c", AfterVersion: version - 1, Version: version,
-		Body: &deliveryv1.Frame_Membership{Membership: &messagev1.MembershipChange{UserId: user, Kind: kind, Version: version,
-			MemberCount: count, Role: chatv1.MemberRole_MEMBER_ROLE_MEMBER}}}
+		Body: &deliveryv1.Frame_MembershipChange{MembershipChange: &messagev1.MembershipChange{UserId: user, Kind: kind,
+			Version: version, MemberCount: count, Role: chatv1.MemberRole_MEMBER_ROLE_MEMBER}}}
 }
 
 func resetFrame(chatID string, version int64) *deliveryv1.Frame {
@@ -248,5 +248,5 @@ func resetFrame(chatID string, version int64) *deliveryv1.Frame {
 }
 
 func receiptFrame(s *chatv1.MemberState) *deliveryv1.Frame {
-	return &deliveryv1.Frame{ChatId: "c", Body: &deliveryv1.Frame_Receipt{Receipt: s}}
+	return &deliveryv1.Frame{ChatId: "c", Body: &deliveryv1.Frame_MemberState{MemberState: s}}
 }

@@ -69,7 +69,7 @@ func (c *chat) changes(after int64, r *messagev1.ListChangesResponse) {
 	}
 	merged := int64(len(r.GetChanges())) < r.GetVersion()-after
 	for _, ch := range r.GetChanges() {
-		b := body{message: ch.GetMessage(), membership: ch.GetMembership(), chat: ch.GetChat(), merged: merged}
+		b := body{message: ch.GetMessage(), membership: ch.GetMembershipChange(), chat: ch.GetChat(), merged: merged}
 		if own := b.membership != nil && b.membership.GetUserId() == c.m.cfg.UserID; own && ch.GetVersion() > c.Version {
 			c.forgetState()
 			if b.membership.GetKind() != messagev1.MembershipChange_KIND_REMOVED {

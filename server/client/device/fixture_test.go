@@ -190,7 +190,7 @@ func (r *fixture) expect(what string, got, want any) {
 func synced(t *testing.T, chats ...*chatv1.ChatOverview) *fixture {
 	t.Helper()
 	r := newFixture(t, nil)
-	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: chats, Token: "t1", Full: true, Generation: "g1"})
+	r.answer(device.Sync, &deliveryv1.SyncResponse{Overviews: chats, Token: "t1", Full: true, Generation: "g1"})
 	r.frames(hello("g1", false), heartbeat("t2"))
 	return r
 }
@@ -255,14 +255,15 @@ func messageFrame(after, version, sequence int64) *deliveryv1.Frame {
 }
 
 func membershipFrame(after, version int64, user string, kind messagev1.MembershipChange_Kind) *deliveryv1.Frame {
-	return &deliveryv1.Frame{ChatId: "c", AfterVersion: after, Version: version, Body: &deliveryv1.Frame_Membership{
-		Membership: &messagev1.MembershipChange{UserId: user, Kind: kind, Version: version, MemberCount: 3,
+	return &deliveryv1.Frame{ChatId: "c", AfterVersion: after, Version: version, Body: &deliveryv1.Frame_MembershipChange{
+		MembershipChange: &messagev1.MembershipChange{UserId: user, Kind: kind, Version: version, MemberCount: 3,
 			Role: chatv1.MemberRole_MEMBER_ROLE_MEMBER},
 	}}
 }
 
 func headFrame(version int64, ov *chatv1.ChatOverview) *deliveryv1.Frame {
-	return &deliveryv1.Frame{ChatId: "c", Body: &deliveryv1.Frame_Head{Head: &deliveryv1.Head{Version: version, Chat: ov}}}
+	head := &deliveryv1.Head{Version: version, Overview: ov}
+	return &deliveryv1.Frame{ChatId: "c", Body: &deliveryv1.Frame_Head{Head: head}}
 }
 
 func resetFrame(id string, version int64) *deliveryv1.Frame {

@@ -106,7 +106,7 @@ func TestOwnAdditionStartsOver(t *testing.T) {
 	r.expect("messages", r.texts("c"), "")
 	r.expect("stored messages", len(r.snapshot.Messages["c"]), 0)
 	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(5, 3)})
-	r.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("c", 5, 3)})
+	r.answer(device.GetChat, &chatv1.GetChatResponse{Overview: overview("c", 5, 3)})
 	r.frames(messageFrame(5, 6, 4))
 	r.expect("messages", r.texts("c"), "4")
 }
@@ -120,7 +120,7 @@ func TestChatListFollowsWithoutMessages(t *testing.T) {
 	r.expect("loaded", v.Loaded, false)
 	r.expect("asks for the chat", r.open(device.GetChat), 0)
 	r.frames(messageFrame(6, 7, 6)) // a hole: the list is read again
-	r.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("c", 7, 6)})
+	r.answer(device.GetChat, &chatv1.GetChatResponse{Overview: overview("c", 7, 6)})
 	r.expect("unread", r.view("c").Unread, int64(6))
 	r.expect("asks for more", r.open(device.GetChat)+r.open(device.ListChanges), 0)
 }
@@ -128,7 +128,7 @@ func TestChatListFollowsWithoutMessages(t *testing.T) {
 func TestNewChatOnTheStream(t *testing.T) {
 	r := synced(t)
 	r.frames(membershipFrame(6, 7, me, added))
-	r.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("c", 7, 3)})
+	r.answer(device.GetChat, &chatv1.GetChatResponse{Overview: overview("c", 7, 3)})
 	r.expect("listed", len(r.m.Chats()), 1)
 }
 
@@ -136,8 +136,8 @@ func TestChanges(t *testing.T) {
 	change := func(version int64, m *messagev1.Message) *messagev1.Change {
 		return &messagev1.Change{Version: version, Body: &messagev1.Change_Message{Message: m}}
 	}
-	own := &messagev1.Change{Version: 7,
-		Body: &messagev1.Change_Membership{Membership: &messagev1.MembershipChange{UserId: me, Kind: added, Version: 7}}}
+	own := &messagev1.Change{Version: 7, Body: &messagev1.Change_MembershipChange{
+		MembershipChange: &messagev1.MembershipChange{UserId: me, Kind: added, Version: 7}}}
 	for _, c := range []struct {
 		name    string
 		res     *messagev1.ListChangesResponse
@@ -232,7 +232,8 @@ func TestResetOfAChat(t *testing.T) {
 func TestReceipts(t *testing.T) {
 	r := loaded(t, 3)
 	receipt := func(n int64) *deliveryv1.Frame {
-		return &deliveryv1.Frame{ChatId: "c", Body: &deliveryv1.Frame_Receipt{Receipt: &chatv1.MemberState{ReadSequence: n}}}
+		return &deliveryv1.Frame{ChatId: "c", Body: &deliveryv1.Frame_MemberState{
+			MemberState: &chatv1.MemberState{ReadSequence: n}}}
 	}
 	r.frames(receipt(2), receipt(1))
 	r.expect("unread", r.view("c").Unread, int64(1))

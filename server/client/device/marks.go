@@ -57,7 +57,7 @@ func (m *Machine) planAck(now time.Time) {
 		return
 	}
 	s.acked, s.ackAt = s.position, now.Add(m.cfg.AckEvery)
-	s.ackCall = m.call(Ack, &deliveryv1.AckRequest{StreamId: s.streamID, Position: s.position, Reads: reads},
+	s.ackCall = m.call(Ack, &deliveryv1.AckRequest{StreamId: s.streamID, Position: s.position, ReadMarks: reads},
 		pendingCall{marks: marks})
 	for _, k := range marks {
 		k.chat.readCall, s.markAt = s.ackCall, now.Add(m.cfg.MarkEvery)
@@ -80,7 +80,7 @@ func (c *chat) planMark() (done bool) {
 // acknowledged handles the end of an Ack.
 func (m *Machine) acknowledged(call int64, p *pendingCall, res proto.Message, why *Failure) {
 	r, _ := res.(*deliveryv1.AckResponse)
-	outcomes := r.GetReads()
+	outcomes := r.GetReadOutcomes()
 	answered := why == nil && len(outcomes) == len(p.marks)
 	apart := !answered && len(p.marks) > 0 && (why == nil || definite(why)) // no Ack will bring them
 	if s := &m.stream; call == s.ackCall {

@@ -17,7 +17,7 @@ import (
 func marked(states ...*chatv1.MemberState) *deliveryv1.AckResponse {
 	res := &deliveryv1.AckResponse{}
 	for _, s := range states {
-		res.Reads = append(res.Reads, &deliveryv1.ReadOutcome{State: s})
+		res.ReadOutcomes = append(res.ReadOutcomes, &deliveryv1.ReadOutcome{State: s})
 	}
 	return res
 }
@@ -37,7 +37,7 @@ func (r *fixture) reads() string {
 	r.t.Helper()
 	out := ""
 	req, _ := r.call(device.Ack).Request.(*deliveryv1.AckRequest)
-	for _, k := range req.GetReads() {
+	for _, k := range req.GetReadMarks() {
 		out += fmt.Sprint(k.GetChatId(), k.GetSequence())
 	}
 	return out
@@ -98,10 +98,10 @@ func TestMarksThatAckDoesNotBring(t *testing.T) {
 		"the stream is gone": {func(r *fixture) { r.fail(device.Ack, connect.CodeNotFound, "STREAM_GONE") }, 1, 0, 1},
 		"unavailable":        {func(r *fixture) { r.fail(device.Ack, connect.CodeUnavailable, "") }, 0, 1, 1},
 		"refused": {func(r *fixture) {
-			r.answer(device.Ack, &deliveryv1.AckResponse{Reads: []*deliveryv1.ReadOutcome{{Reason: "FORBIDDEN"}}})
+			r.answer(device.Ack, &deliveryv1.AckResponse{ReadOutcomes: []*deliveryv1.ReadOutcome{{Reason: "FORBIDDEN"}}})
 		}, 0, 0, 1},
 		"not a member": {func(r *fixture) {
-			r.answer(device.Ack, &deliveryv1.AckResponse{Reads: []*deliveryv1.ReadOutcome{{Reason: "NOT_A_MEMBER"}}})
+			r.answer(device.Ack, &deliveryv1.AckResponse{ReadOutcomes: []*deliveryv1.ReadOutcome{{Reason: "NOT_A_MEMBER"}}})
 		}, 0, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,10 +168,10 @@ func TestManyMarks(t *testing.T) {
 	}
 	r.take()
 	sent, _ := r.call(device.Ack).Request.(*deliveryv1.AckRequest)
-	r.expect("marks", len(sent.GetReads()), 64)
+	r.expect("marks", len(sent.GetReadMarks()), 64)
 	res := &deliveryv1.AckResponse{}
-	for range sent.GetReads() {
-		res.Reads = append(res.Reads, &deliveryv1.ReadOutcome{State: read(1)})
+	for range sent.GetReadMarks() {
+		res.ReadOutcomes = append(res.ReadOutcomes, &deliveryv1.ReadOutcome{State: read(1)})
 	}
 	r.answer(device.Ack, res)
 	r.pass(time.Second)

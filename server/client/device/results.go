@@ -91,10 +91,10 @@ func (m *Machine) synced(res proto.Message, history string, why *Failure) {
 	if history == "" {
 		m.generation(r.GetGeneration())
 	}
-	for _, ov := range r.GetChats() {
+	for _, ov := range r.GetOverviews() {
 		m.overview(ov, true)
 	}
-	for _, l := range r.GetLeft() {
+	for _, l := range r.GetLeftChats() {
 		m.removed(l.GetChatId(), l.GetVersion())
 	}
 	if s.page = r.GetNextPageToken(); s.page != "" {
@@ -126,8 +126,8 @@ func (m *Machine) chatResult(call int64, p *pendingCall, res proto.Message, why 
 	c.seen = m.step
 	switch r := res.(type) {
 	case *chatv1.GetChatResponse:
-		m.overview(r.GetChat(), false)
-		if r.GetChat().GetHead().GetVersion() < p.newest { // older than what existed when it was requested
+		m.overview(r.GetOverview(), false)
+		if r.GetOverview().GetHead().GetVersion() < p.newest { // older than what existed when it was requested
 			c.pause(&Failure{})
 		}
 	case *chatv1.ListMembersResponse:

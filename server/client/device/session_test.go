@@ -18,8 +18,8 @@ import (
 func TestSyncPages(t *testing.T) {
 	r := newFixture(t, nil)
 	r.expect("subscribes before it has a token", r.open(device.Subscribe), 0)
-	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("a", 2, 1)}, NextPageToken: "p",
-		Full: true, Generation: "g1"})
+	r.answer(device.Sync, &deliveryv1.SyncResponse{Overviews: []*chatv1.ChatOverview{overview("a", 2, 1)},
+		NextPageToken: "p", Full: true, Generation: "g1"})
 	r.expect("token", r.snapshot.Session.Token, "")
 	r.fail(device.Sync, connect.CodeUnavailable, "")
 	r.expect("syncs at once again", r.open(device.Sync), 0)
@@ -27,7 +27,7 @@ func TestSyncPages(t *testing.T) {
 	page, _ := r.call(device.Sync).Request.(*deliveryv1.SyncRequest)
 	r.expect("page", page.GetPageToken(), "p")
 	r.answer(device.Sync, &deliveryv1.SyncResponse{
-		Chats: []*chatv1.ChatOverview{overview("b", 2, 1)}, Left: []*deliveryv1.LeftChat{{ChatId: "a", Version: 3}},
+		Overviews: []*chatv1.ChatOverview{overview("b", 2, 1)}, LeftChats: []*deliveryv1.LeftChat{{ChatId: "a", Version: 3}},
 		Full: true, Generation: "g1", Token: "t1",
 	})
 	r.expect("chats", slices.Equal(r.m.Chats(), []string{"b"}), true)
@@ -45,13 +45,13 @@ func TestTokens(t *testing.T) {
 	r.expect("of the end", r.snapshot.Session.Token, "end")
 	sub, _ := r.call(device.Subscribe).Request.(*deliveryv1.SubscribeRequest)
 	r.expect("subscribes with", sub.GetToken(), "end")
-	r.expect("names", fmt.Sprint(sub.GetKnown()), fmt.Sprint([]*deliveryv1.KnownChat{{ChatId: "c", Version: 4}}))
+	r.expect("names", fmt.Sprint(sub.GetKnownChats()), fmt.Sprint([]*deliveryv1.KnownChat{{ChatId: "c", Version: 4}}))
 
 	r.frames(hello("g1", false), resetFrame("", 0), heartbeat("t3")) // the heartbeat is of before the reset
 	r.expect("after a reset", r.snapshot.Session.Token, "")
 	r.expect("messages", r.texts("c"), "")
 	r.answer(device.Sync, &deliveryv1.SyncResponse{Full: true, Generation: "g1", Token: "t4",
-		Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}})
+		Overviews: []*chatv1.ChatOverview{overview("c", 4, 3)}})
 	r.expect("of the synchronisation", r.snapshot.Session.Token, "t4")
 }
 
@@ -106,8 +106,8 @@ func TestAnswersBeforeTheFirstGeneration(t *testing.T) {
 	r := newFixture(t, nil)
 	r.m.Open("c")
 	r.take()
-	r.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("c", 9, 8)})
-	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}, Token: "t1",
+	r.answer(device.GetChat, &chatv1.GetChatResponse{Overview: overview("c", 9, 8)})
+	r.answer(device.Sync, &deliveryv1.SyncResponse{Overviews: []*chatv1.ChatOverview{overview("c", 4, 3)}, Token: "t1",
 		Full: true, Generation: "g2"})
 	v := r.view("c")
 	r.expect("newest", v.Newest, int64(4))
@@ -124,7 +124,7 @@ func TestRemovalBeforeTheFirstGeneration(t *testing.T) {
 		ClientMessageId: id})
 	r.fail(device.GetChat, connect.CodePermissionDenied, "NOT_A_MEMBER")
 	r.expect("chats", len(r.m.Chats()), 0)
-	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}, Token: "t1",
+	r.answer(device.Sync, &deliveryv1.SyncResponse{Overviews: []*chatv1.ChatOverview{overview("c", 4, 3)}, Token: "t1",
 		Full: true, Generation: "g2"})
 	r.expect("chats", len(r.m.Chats()), 1)
 }
@@ -134,7 +134,7 @@ func TestRemovalBeforeTheFirstGeneration(t *testing.T) {
 func TestOlderAnswerIsNotAskedForAgainAtOnce(t *testing.T) {
 	r := synced(t, overview("c", 4, 3))
 	r.frames(headFrame(9, nil))
-	r.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("c", 4, 3)})
+	r.answer(device.GetChat, &chatv1.GetChatResponse{Overview: overview("c", 4, 3)})
 	r.expect("asks for the chat", r.open(device.GetChat), 0)
 	r.pass(time.Minute)
 	r.expect("asks for the chat", r.open(device.GetChat), 1)
@@ -148,7 +148,7 @@ func TestAnswerBesideTheFirstList(t *testing.T) {
 	r.take()
 	old := r.call(device.GetChat)
 	r.forget(old.ID)
-	r.m.Result(old.ID, &chatv1.GetChatResponse{Chat: overview("c", 4, 3)}, "", nil)
+	r.m.Result(old.ID, &chatv1.GetChatResponse{Overview: overview("c", 4, 3)}, "", nil)
 	r.take()
 	r.answer(device.Sync, &deliveryv1.SyncResponse{Token: "t1", Full: true, Generation: "g1"})
 	r.fail(device.GetChat, connect.CodePermissionDenied, "NOT_A_MEMBER")
@@ -182,7 +182,7 @@ func TestSendBeforeTheFirstGeneration(t *testing.T) {
 	r.take()
 	old := r.call(device.SendMessage)
 	r.forget(old.ID)
-	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 2, 1)}, Token: "t1",
+	r.answer(device.Sync, &deliveryv1.SyncResponse{Overviews: []*chatv1.ChatOverview{overview("c", 2, 1)}, Token: "t1",
 		Full: true, Generation: "g2"})
 	r.m.Result(old.ID, &messagev1.SendMessageResponse{Sequence: 4, Version: 5, ClientMessageId: id}, "", nil)
 	r.take()
@@ -426,5 +426,5 @@ func TestRestart(t *testing.T) {
 	r.call(device.ListChanges)
 	sub, _ := r.call(device.Subscribe).Request.(*deliveryv1.SubscribeRequest)
 	r.expect("token", sub.GetToken(), "t2")
-	r.expect("known", sub.GetKnown()[0].GetVersion(), int64(5))
+	r.expect("known", sub.GetKnownChats()[0].GetVersion(), int64(5))
 }

@@ -13,7 +13,7 @@ import (
 )
 
 func receiptFrame(s *chatv1.MemberState) *deliveryv1.Frame {
-	return &deliveryv1.Frame{ChatId: "c", Body: &deliveryv1.Frame_Receipt{Receipt: s}}
+	return &deliveryv1.Frame{ChatId: "c", Body: &deliveryv1.Frame_MemberState{MemberState: s}}
 }
 
 func withState(s *chatv1.MemberState) *chatv1.ChatOverview {
@@ -91,7 +91,7 @@ func TestOwnRoleIsReadAgain(t *testing.T) {
 	r.frames(membershipFrame(4, 5, me, messagev1.MembershipChange_KIND_ROLE_CHANGED))
 	ov := overview("c", 5, 3)
 	ov.State = &chatv1.MemberState{Revision: 9, Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN}
-	r.answer(device.GetChat, &chatv1.GetChatResponse{Chat: ov})
+	r.answer(device.GetChat, &chatv1.GetChatResponse{Overview: ov})
 	r.expect("role", r.view("c").State.GetRole(), chatv1.MemberRole_MEMBER_ROLE_ADMIN)
 	r.expect("messages", r.texts("c"), "123")
 	r.expect("asks again", r.open(device.GetChat), 0)
@@ -132,7 +132,7 @@ func TestRenameBetweenListAndMessages(t *testing.T) {
 	r.frames(membershipFrame(6, 7, other, messagev1.MembershipChange_KIND_ADDED))
 	ov := overview("c", 7, 3)
 	ov.Chat.Version, ov.Chat.Name, ov.Chat.MemberCount = 7, "new", 3
-	r.answer(device.GetChat, &chatv1.GetChatResponse{Chat: ov})
+	r.answer(device.GetChat, &chatv1.GetChatResponse{Overview: ov})
 	r.expect("name", r.view("c").Chat.GetName(), "new")
 	r.expect("members", r.view("c").Chat.GetMemberCount(), int32(3))
 	r.expect("asks again", r.open(device.GetChat), 0)
@@ -158,7 +158,7 @@ func TestMembershipsMergedIntoARoleChange(t *testing.T) {
 	r.frames(headFrame(7, nil))
 	r.answer(device.ListChanges, &messagev1.ListChangesResponse{Version: 7, Head: head(7, 3),
 		Changes: []*messagev1.Change{{
-			Version: 7, Body: &messagev1.Change_Membership{Membership: &messagev1.MembershipChange{
+			Version: 7, Body: &messagev1.Change_MembershipChange{MembershipChange: &messagev1.MembershipChange{
 				UserId: other, Kind: messagev1.MembershipChange_KIND_ROLE_CHANGED, Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN,
 				Version: 7,
 			}},
@@ -203,7 +203,7 @@ func TestOwnMembershipsMergedIntoARoleChange(t *testing.T) {
 	r.frames(headFrame(9, nil))
 	r.answer(device.ListChanges, &messagev1.ListChangesResponse{Version: 9, Head: head(9, 5), Changes: []*messagev1.Change{
 		{Version: 8, Body: &messagev1.Change_Message{Message: message(5, 8)}}, // 4 was sent in between
-		{Version: 9, Body: &messagev1.Change_Membership{Membership: &messagev1.MembershipChange{
+		{Version: 9, Body: &messagev1.Change_MembershipChange{MembershipChange: &messagev1.MembershipChange{
 			UserId: me, Kind: messagev1.MembershipChange_KIND_ROLE_CHANGED, Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN,
 			Version: 9,
 		}}},
@@ -220,7 +220,7 @@ func TestMergedChangesHaveTheChatRead(t *testing.T) {
 	r.frames(headFrame(6, nil))
 	r.answer(device.ListChanges, &messagev1.ListChangesResponse{Version: 6, Head: head(6, 3),
 		Changes: []*messagev1.Change{{
-			Version: 6, Body: &messagev1.Change_Membership{Membership: &messagev1.MembershipChange{
+			Version: 6, Body: &messagev1.Change_MembershipChange{MembershipChange: &messagev1.MembershipChange{
 				UserId: "carol", Kind: messagev1.MembershipChange_KIND_ADDED, Version: 6, MemberCount: 3,
 				ChangedAt: timestamppb.New(r.now),
 			}},
@@ -228,7 +228,7 @@ func TestMergedChangesHaveTheChatRead(t *testing.T) {
 	later := timestamppb.New(r.now.Add(time.Minute))
 	ov := overview("c", 6, 3)
 	ov.Chat.Version, ov.Chat.MemberCount, ov.Chat.UpdatedAt = 6, 3, later
-	r.answer(device.GetChat, &chatv1.GetChatResponse{Chat: ov})
+	r.answer(device.GetChat, &chatv1.GetChatResponse{Overview: ov})
 	r.expect("updated", r.view("c").Chat.GetUpdatedAt().AsTime(), later.AsTime())
 	r.expect("members", len(r.view("c").Present), 3)
 }

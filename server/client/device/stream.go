@@ -80,7 +80,7 @@ func (m *Machine) subscribe(now time.Time) {
 	}
 	for _, c := range recent {
 		s.known[c.ChatID] = c.Newest
-		req.Known = append(req.Known, &deliveryv1.KnownChat{ChatId: c.ChatID, Version: c.Version})
+		req.KnownChats = append(req.KnownChats, &deliveryv1.KnownChat{ChatId: c.ChatID, Version: c.Version})
 	}
 	s.asked = m.session.history()
 	s.id, s.heard, s.listFrom = m.call(Subscribe, req, pendingCall{}), now, m.step
@@ -159,24 +159,24 @@ func (m *Machine) frame(f *deliveryv1.Frame) {
 	case *deliveryv1.Frame_Reset_:
 		m.reset(id, b.Reset_.GetVersion())
 	case *deliveryv1.Frame_Head:
-		if b.Head.GetChat() != nil {
-			m.overview(b.Head.GetChat(), true)
+		if b.Head.GetOverview() != nil {
+			m.overview(b.Head.GetOverview(), true)
 		} else {
 			m.member(id, b.Head.GetVersion(), true)
 		}
-	case *deliveryv1.Frame_Receipt:
+	case *deliveryv1.Frame_MemberState:
 		// It may come before the chat, which may have been read before it.
 		if c := m.member(id, 0, false); c != nil {
-			c.state(b.Receipt)
-		} else if b.Receipt.GetRevision() > m.early[id].GetRevision() {
-			m.early[id] = b.Receipt // perhaps of the membership that is about to be shown
+			c.state(b.MemberState)
+		} else if b.MemberState.GetRevision() > m.early[id].GetRevision() {
+			m.early[id] = b.MemberState // perhaps of the membership that is about to be shown
 		}
 	case *deliveryv1.Frame_Message:
 		m.change(f, body{message: b.Message})
 	case *deliveryv1.Frame_Chat:
 		m.change(f, body{chat: b.Chat})
-	case *deliveryv1.Frame_Membership:
-		mc := b.Membership
+	case *deliveryv1.Frame_MembershipChange:
+		mc := b.MembershipChange
 		switch own := mc.GetUserId() == m.cfg.UserID; {
 		case !own || mc.GetKind() != messagev1.MembershipChange_KIND_REMOVED:
 			m.change(f, body{membership: mc})

@@ -48,7 +48,7 @@ func (t *Tail) list(ctx context.Context) error {
 				return err
 			}
 		}
-		for _, ov := range res.GetChats() {
+		for _, ov := range res.GetOverviews() {
 			id, head := ov.GetChat().GetChatId(), ov.GetHead()
 			if !t.begun && !t.all {
 				t.at.Chats[id] = Mark{Version: head.GetVersion(), Sequence: head.GetSequence()}
@@ -113,11 +113,11 @@ func (t *Tail) frame(ctx context.Context, f *deliveryv1.Frame) error {
 		}
 		return t.reload(ctx, id, b.Reset_.GetVersion())
 	case *deliveryv1.Frame_Head:
-		err := t.catchUp(ctx, id, max(b.Head.GetVersion(), b.Head.GetChat().GetHead().GetVersion()))
+		err := t.catchUp(ctx, id, max(b.Head.GetVersion(), b.Head.GetOverview().GetHead().GetVersion()))
 		if reason(err) != reasonNotAMember { // else the removal is on its way
 			return err
 		}
-	case *deliveryv1.Frame_Receipt: // of the user's other devices, or of what the other of two has read
+	case *deliveryv1.Frame_MemberState: // of the user's other devices, or of what the other of two has read
 	default:
 		return t.change(ctx, f)
 	}
@@ -266,8 +266,8 @@ func frameOf(chatID string, after int64, c *messagev1.Change) *deliveryv1.Frame 
 	switch b := c.GetBody().(type) {
 	case *messagev1.Change_Message:
 		f.Body = &deliveryv1.Frame_Message{Message: b.Message}
-	case *messagev1.Change_Membership:
-		f.Body = &deliveryv1.Frame_Membership{Membership: b.Membership}
+	case *messagev1.Change_MembershipChange:
+		f.Body = &deliveryv1.Frame_MembershipChange{MembershipChange: b.MembershipChange}
 	case *messagev1.Change_Chat:
 		f.Body = &deliveryv1.Frame_Chat{Chat: b.Chat}
 	}

@@ -66,7 +66,8 @@ func (s *server) commit(chat, text string) {
 	head := s.head(chat)
 	f := &deliveryv1.Frame{ChatId: chat, AfterVersion: head.GetVersion(), Version: head.GetVersion() + 1}
 	if text == "" {
-		f.Body = &deliveryv1.Frame_Membership{Membership: &messagev1.MembershipChange{UserId: "x", Version: f.GetVersion()}}
+		f.Body = &deliveryv1.Frame_MembershipChange{
+			MembershipChange: &messagev1.MembershipChange{UserId: "x", Version: f.GetVersion()}}
 	} else {
 		f.Body = &deliveryv1.Frame_Message{Message: &messagev1.Message{ChatId: chat, Content: text,
 			Sequence: head.GetSequence() + 1, Version: f.GetVersion()}}
@@ -120,7 +121,7 @@ func (s *server) Sync(_ context.Context, r *deliveryv1.SyncRequest) (*deliveryv1
 	res := &deliveryv1.SyncResponse{Generation: s.generation, Full: true}
 	ids := s.chats(0)
 	for _, id := range ids[first:min(first+page, len(ids))] {
-		res.Chats = append(res.Chats, &chatv1.ChatOverview{Chat: &chatv1.Chat{ChatId: id}, Head: s.head(id)})
+		res.Overviews = append(res.Overviews, &chatv1.ChatOverview{Chat: &chatv1.Chat{ChatId: id}, Head: s.head(id)})
 	}
 	if first+page < len(ids) {
 		res.NextPageToken = fmt.Sprintf("%d/%d", first+page, as)
@@ -245,7 +246,7 @@ func (s *server) ListChanges(
 		if m := f.GetMessage(); m != nil {
 			c.Body = &messagev1.Change_Message{Message: m}
 		} else {
-			c.Body = &messagev1.Change_Membership{Membership: f.GetMembership()}
+			c.Body = &messagev1.Change_MembershipChange{MembershipChange: f.GetMembershipChange()}
 		}
 		res.Changes, res.Version = append(res.Changes, c), f.GetVersion()
 	}

@@ -237,7 +237,7 @@ func TestRemoved(t *testing.T) {
 		}
 		s.commit("b", "goes on")
 		interrupted(t, end())
-		if len(o.frames) < 2 || o.frames[0].GetMembership() == nil || o.texts("b") != "goes on" {
+		if len(o.frames) < 2 || o.frames[0].GetMembershipChange() == nil || o.texts("b") != "goes on" {
 			t.Errorf("%v", o.frames)
 		}
 	})

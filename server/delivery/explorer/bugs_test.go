@@ -142,9 +142,9 @@ var bugs = []bug{
 	{name: "old NOT_A_MEMBER counts", from: 580, notAMember: true,
 		frame: func(_ *conn, f *deliveryv1.Frame) []*deliveryv1.Frame { return one(f) }},
 	{name: "preview not blanked", answer: func(w *world, _ string, res proto.Message) {
-		if r, ok := res.(*chatv1.GetChatResponse); ok && r.GetChat().GetHead().GetLastMessage() == nil {
-			h := r.GetChat().GetHead()
-			if m := w.chat(r.GetChat().GetChat().GetChatId()).message(h.GetSequence()); m != nil {
+		if r, ok := res.(*chatv1.GetChatResponse); ok && r.GetOverview().GetHead().GetLastMessage() == nil {
+			h := r.GetOverview().GetHead()
+			if m := w.chat(r.GetOverview().GetChat().GetChatId()).message(h.GetSequence()); m != nil {
 				h.LastMessage = &chatv1.MessagePreview{Sequence: h.GetSequence(), SenderId: m.GetSenderId(), Text: m.GetContent()}
 			}
 		}
@@ -238,7 +238,7 @@ func (d *phone) believe(req proto.Message) {
 	c.seen[""]++
 	d.m.Frames(c.call, &deliveryv1.SubscribeResponse{FirstPosition: first, Frames: []*deliveryv1.Frame{{
 		ChatId: v.ChatID, Version: v.Newest + 1,
-		Body: &deliveryv1.Frame_Membership{Membership: &messagev1.MembershipChange{UserId: d.user,
+		Body: &deliveryv1.Frame_MembershipChange{MembershipChange: &messagev1.MembershipChange{UserId: d.user,
 			Kind: messagev1.MembershipChange_KIND_REMOVED}},
 	}}})
 	d.drain()

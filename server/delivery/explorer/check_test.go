@@ -20,7 +20,7 @@ func (w *world) checkFrame(d *phone, f *deliveryv1.Frame) {
 	if h := f.GetHead(); h != nil {
 		w.checkHead(l, d.user, h.GetVersion())
 		w.checkDurable(l, d.name, h.GetVersion())
-		if ov := h.GetChat(); ov != nil {
+		if ov := h.GetOverview(); ov != nil {
 			w.checkOverview(l, d.user, ov, w.everOf(l, d.user))
 		}
 		return
@@ -74,7 +74,7 @@ func (w *world) checkAnswer(user string, req, res proto.Message, began int) {
 	named, ok := req.(interface{ GetChatId() string })
 	if !ok {
 		if r, ok := res.(*deliveryv1.SyncResponse); ok {
-			for _, ov := range r.GetChats() {
+			for _, ov := range r.GetOverviews() {
 				l := w.chat(ov.GetChat().GetChatId())
 				w.checkOverview(l, user, ov, l.during(user, began, w.moment))
 			}
@@ -85,7 +85,7 @@ func (w *world) checkAnswer(user string, req, res proto.Message, began int) {
 	spans := l.during(user, began, w.moment)
 	switch r := res.(type) {
 	case *chatv1.GetChatResponse:
-		w.checkOverview(l, user, r.GetChat(), spans)
+		w.checkOverview(l, user, r.GetOverview(), spans)
 	case *chatv1.ListMembersResponse:
 		w.checkContent(l, user, spans, r.GetHead(), nil, nil, 0)
 	case *messagev1.ListMessagesResponse:
@@ -157,7 +157,7 @@ func (s *span) content(
 	for _, c := range changes {
 		switch {
 		case c.GetMessage() != nil && hidden(c.GetMessage().GetSequence(), c.GetMessage().GetVersion()),
-			beyond(c.GetVersion()), beyond(c.GetMembership().GetVersion()), beyond(c.GetChat().GetVersion()),
+			beyond(c.GetVersion()), beyond(c.GetMembershipChange().GetVersion()), beyond(c.GetChat().GetVersion()),
 			l.sinceJoined && c.GetVersion() < s.floor:
 			return fmt.Sprintf("change %v", c)
 		}

@@ -180,7 +180,7 @@ func (d *phone) call(c device.Call) {
 				d.result(life, c.ID, nil, "", unavailable)
 				return false
 			}
-			if r, ok := c.Request.(*deliveryv1.AckRequest); ok && len(r.GetReads()) > 0 && !conn.p.old {
+			if r, ok := c.Request.(*deliveryv1.AckRequest); ok && len(r.GetReadMarks()) > 0 && !conn.p.old {
 				conn.acknowledge(life, c, r)
 				return false
 			}
@@ -367,7 +367,7 @@ func (d *phone) subscribe(made device.Call, req *deliveryv1.SubscribeRequest) {
 	}
 	s, err := p.hub.Open(w.ctx, delivery.OpenParams{
 		Principal: auth.Principal{UserID: d.user, SessionID: d.name, ExpiresAt: w.now.Add(24 * time.Hour)},
-		Token:     req.GetToken(), Known: req.GetKnown(),
+		Token:     req.GetToken(), Known: req.GetKnownChats(),
 	})
 	if err != nil {
 		fail(failure(err))

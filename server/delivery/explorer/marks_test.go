@@ -50,13 +50,13 @@ func (w *world) compareMarks(d *phone) {
 // handler does, and then take its position. The answer is late, or lost.
 func (c *conn) acknowledge(life int, call device.Call, req *deliveryv1.AckRequest) {
 	w, d, p := c.w, c.d, c.p
-	left, failed := len(req.GetReads()), (*device.Failure)(nil)
-	res := &deliveryv1.AckResponse{Reads: make([]*deliveryv1.ReadOutcome, left)}
-	for i, k := range req.GetReads() {
+	left, failed := len(req.GetReadMarks()), (*device.Failure)(nil)
+	res := &deliveryv1.AckResponse{ReadOutcomes: make([]*deliveryv1.ReadOutcome, left)}
+	for i, k := range req.GetReadMarks() {
 		busy := d.user + " reads " + k.GetChatId() // a second one of the user would wait for the first
 		w.spawn(p, "mark of "+d.name, busy, func(ctx context.Context) {
 			o, why := p.mark(ctx, d.user, k)
-			if res.Reads[i] = o; why != nil {
+			if res.ReadOutcomes[i] = o; why != nil {
 				failed = why
 			}
 			if left--; left == 0 {
@@ -95,8 +95,8 @@ func (c *conn) acknowledged(life int, call device.Call, res *deliveryv1.AckRespo
 	}
 	if why != nil && w.bug.refused {
 		why = nil
-		for i := range res.GetReads() {
-			res.Reads[i] = &deliveryv1.ReadOutcome{Reason: "FORBIDDEN"}
+		for i := range res.GetReadOutcomes() {
+			res.ReadOutcomes[i] = &deliveryv1.ReadOutcome{Reason: "FORBIDDEN"}
 		}
 	}
 	if w.bug.answer != nil && why == nil {
@@ -119,7 +119,7 @@ func init() {
 		bug{name: "marks whose answer is lost are given up", from: 9997, refused: true},
 		bug{name: "outcomes of marks in another order", from: 8069, answer: func(_ *world, _ string, res proto.Message) {
 			if r, ok := res.(*deliveryv1.AckResponse); ok {
-				slices.Reverse(r.GetReads())
+				slices.Reverse(r.GetReadOutcomes())
 			}
 		}})
 }

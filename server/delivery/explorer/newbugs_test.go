@@ -25,7 +25,7 @@ func init() {
 				}
 			}},
 		bug{name: "receipts are lost and nobody notices", frame: func(_ *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {
-			if f.GetReceipt() != nil {
+			if f.GetMemberState() != nil {
 				return nil
 			}
 			return one(f)
@@ -38,9 +38,9 @@ func init() {
 			return one(f)
 		}},
 		bug{name: "a change of role without the role", frame: func(_ *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {
-			if f.GetMembership().GetRole() == chatv1.MemberRole_MEMBER_ROLE_ADMIN {
+			if f.GetMembershipChange().GetRole() == chatv1.MemberRole_MEMBER_ROLE_ADMIN {
 				f = proto.CloneOf(f)
-				f.GetMembership().Role = chatv1.MemberRole_MEMBER_ROLE_MEMBER
+				f.GetMembershipChange().Role = chatv1.MemberRole_MEMBER_ROLE_MEMBER
 			}
 			return one(f)
 		}},
@@ -61,10 +61,10 @@ func init() {
 // unrevised takes the revision off whatever a stream shows.
 func unrevised(_ *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {
 	f = proto.CloneOf(f)
-	if s := f.GetReceipt(); s != nil {
+	if s := f.GetMemberState(); s != nil {
 		s.Revision = 0
 	}
-	if s := f.GetHead().GetChat().GetState(); s != nil {
+	if s := f.GetHead().GetOverview().GetState(); s != nil {
 		s.Revision = 0
 	}
 	return one(f)
@@ -74,15 +74,15 @@ func unrevised(_ *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {
 func statesOf(res proto.Message) (states []*chatv1.MemberState) {
 	switch r := res.(type) {
 	case *deliveryv1.SyncResponse:
-		for _, ov := range r.GetChats() {
+		for _, ov := range r.GetOverviews() {
 			states = append(states, ov.GetState())
 		}
 	case *deliveryv1.AckResponse:
-		for _, o := range r.GetReads() {
+		for _, o := range r.GetReadOutcomes() {
 			states = append(states, o.GetState())
 		}
 	case *chatv1.GetChatResponse:
-		states = append(states, r.GetChat().GetState())
+		states = append(states, r.GetOverview().GetState())
 	case interface{ GetState() *chatv1.MemberState }:
 		states = append(states, r.GetState())
 	}

@@ -55,7 +55,7 @@ func init() {
 // selfish loses receipts that say what the other person of a direct chat has read.
 func selfish(c *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {
 	v, ok := c.d.m.View(f.GetChatId())
-	if ok && f.GetReceipt().GetPeerReadSequence() > v.State.GetPeerReadSequence() {
+	if ok && f.GetMemberState().GetPeerReadSequence() > v.State.GetPeerReadSequence() {
 		return nil
 	}
 	return one(f)

@@ -280,7 +280,7 @@ func (p *process) serve(ctx context.Context, user string, req proto.Message) (pr
 		return reply(p.view.Sync(ctx, user, r))
 	case *chatv1.GetChatRequest:
 		ov, err := p.view.Overview(ctx, user, r.GetChatId())
-		return reply(&chatv1.GetChatResponse{Chat: ov}, err)
+		return reply(&chatv1.GetChatResponse{Overview: ov}, err)
 	case *chatv1.ListMembersRequest:
 		return reply(p.view.Members(ctx, user, r.GetChatId(), int(r.GetPageSize()), r.GetPageToken()))
 	case *messagev1.ListMessagesRequest:

@@ -134,7 +134,7 @@ func Of(e event.Event, after int64) *Frame {
 			ServiceId:       e.GetMetadata().GetServiceId(),
 		}}
 	case *eventv1.MembershipChanged:
-		pb.Body = &deliveryv1.Frame_Membership{Membership: membershipChange(e, pb.Version)}
+		pb.Body = &deliveryv1.Frame_MembershipChange{MembershipChange: membershipChange(e, pb.Version)}
 	case *eventv1.ChatCreated:
 		pb.Body = &deliveryv1.Frame_Chat{Chat: &chatv1.Chat{
 			ChatId:        e.GetChatId(),
@@ -194,7 +194,7 @@ func directUsers(e *eventv1.ChatCreated) []string {
 func Head(chatID string, version, sequence int64, overview *chatv1.ChatOverview) *Frame {
 	return New(&deliveryv1.Frame{
 		ChatId: chatID,
-		Body:   &deliveryv1.Frame_Head{Head: &deliveryv1.Head{Version: version, Sequence: sequence, Chat: overview}},
+		Body:   &deliveryv1.Frame_Head{Head: &deliveryv1.Head{Version: version, Sequence: sequence, Overview: overview}},
 	}, 256)
 }
 
@@ -204,7 +204,7 @@ func Left(chatID, user string, version int64) *Frame {
 	return New(&deliveryv1.Frame{
 		ChatId:  chatID,
 		Version: version,
-		Body: &deliveryv1.Frame_Membership{Membership: &messagev1.MembershipChange{
+		Body: &deliveryv1.Frame_MembershipChange{MembershipChange: &messagev1.MembershipChange{
 			UserId:  user,
 			Kind:    messagev1.MembershipChange_KIND_REMOVED,
 			Version: version,
@@ -232,13 +232,13 @@ func Heartbeat(token string) *Frame {
 
 // Receipt has a user's own state in a chat.
 func Receipt(chatID string, state *chatv1.MemberState) *Frame {
-	return New(&deliveryv1.Frame{ChatId: chatID, Body: &deliveryv1.Frame_Receipt{Receipt: state}}, 0)
+	return New(&deliveryv1.Frame{ChatId: chatID, Body: &deliveryv1.Frame_MemberState{MemberState: state}}, 0)
 }
 
 // Profile says that a person has a newer profile.
 func Profile(user string, version int64) *Frame {
-	return New(&deliveryv1.Frame{Body: &deliveryv1.Frame_Profile{
-		Profile: &deliveryv1.ProfileChanged{UserId: user, Version: version}}}, 0)
+	return New(&deliveryv1.Frame{Body: &deliveryv1.Frame_ProfileChanged{
+		ProfileChanged: &deliveryv1.ProfileChanged{UserId: user, Version: version}}}, 0)
 }
 
 // End closes a stream.

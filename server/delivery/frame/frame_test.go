@@ -50,7 +50,7 @@ func TestFramesOfEvents(t *testing.T) {
 		m.GetVersion() != 3 || m.GetClientMessageId() != "x" {
 		t.Errorf("message %v", m)
 	}
-	if m := Of(events()[4], 4).Proto().GetMembership(); m.GetRole() != 0 || m.GetUserId() != "bob" {
+	if m := Of(events()[4], 4).Proto().GetMembershipChange(); m.GetRole() != 0 || m.GetUserId() != "bob" {
 		t.Errorf("a removed member keeps a role: %v", m)
 	}
 }

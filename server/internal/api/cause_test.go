@@ -48,7 +48,7 @@ func TestCauseOfARequest(t *testing.T) {
 			}
 			res, err := s.clients(http.DefaultClient, "ann").chat.CreateChat(ctx, req)
 			s.must(err)
-			list := s.causes(res.GetChat().GetChat().GetChatId())
+			list := s.causes(res.GetOverview().GetChat().GetChatId())
 			if len(list) != 1+len(req.GetMemberIds()) {
 				t.Fatalf("%d events of %v", len(list), req)
 			}

@@ -111,7 +111,7 @@ func (h *chatHandler) CreateChat(
 		return nil, err
 	}
 	markReplayed(ctx, created.Replayed)
-	return &chatv1.CreateChatResponse{Chat: overview}, nil
+	return &chatv1.CreateChatResponse{Overview: overview}, nil
 }
 
 // otherOf returns the other person of a direct chat. The list may name the caller, too:
@@ -136,7 +136,7 @@ func (h *chatHandler) GetChat(ctx context.Context, req *chatv1.GetChatRequest) (
 	if err != nil {
 		return nil, err
 	}
-	return &chatv1.GetChatResponse{Chat: overview}, nil
+	return &chatv1.GetChatResponse{Overview: overview}, nil
 }
 
 // ListChats implements ChatService.

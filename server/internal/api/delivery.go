@@ -49,7 +49,7 @@ func (h *deliveryHandler) Subscribe(
 		defer release()
 	}
 	s, err := h.hub.Open(ctx, delivery.OpenParams{
-		Principal: p, Token: req.GetToken(), Known: req.GetKnown(),
+		Principal: p, Token: req.GetToken(), Known: req.GetKnownChats(),
 	})
 	if err != nil {
 		return err
@@ -59,14 +59,14 @@ func (h *deliveryHandler) Subscribe(
 }
 
 func (h *deliveryHandler) Ack(ctx context.Context, req *deliveryv1.AckRequest) (*deliveryv1.AckResponse, error) {
-	outcomes, err := h.recordMarks(ctx, req.GetReads())
+	outcomes, err := h.recordMarks(ctx, req.GetReadMarks())
 	if err != nil {
 		return nil, err
 	}
 	if err := h.acknowledge(ctx, req); err != nil {
 		return nil, err
 	}
-	return &deliveryv1.AckResponse{Reads: outcomes}, nil
+	return &deliveryv1.AckResponse{ReadOutcomes: outcomes}, nil
 }
 
 // acknowledge takes the position of an Ack, here or at the stream's server.

@@ -59,7 +59,7 @@ func TestPanic(t *testing.T) {
 		t.Fatalf("log: %s", log)
 	}
 	stream, err := s.ann().delivery.Subscribe(t.Context(),
-		&deliveryv1.SubscribeRequest{Known: []*deliveryv1.KnownChat{{ChatId: id}}})
+		&deliveryv1.SubscribeRequest{KnownChats: []*deliveryv1.KnownChat{{ChatId: id}}})
 	s.must(err)
 	for stream.Receive() {
 	}

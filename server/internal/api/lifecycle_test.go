@@ -35,7 +35,7 @@ func TestLifecycle(t *testing.T) {
 	count := func() int32 {
 		got, err := ann.GetChat(t.Context(), &chatv1.GetChatRequest{ChatId: id})
 		s.must(err)
-		return got.GetChat().GetChat().GetMemberCount()
+		return got.GetOverview().GetChat().GetMemberCount()
 	}
 
 	add := &chatv1.AddMemberRequest{ChatId: id, UserId: "cid", RequestId: "r1"}
@@ -170,7 +170,7 @@ func TestOwnState(t *testing.T) {
 		fmt.Sprint(true, true))
 	sync, err := s.ann().delivery.Sync(t.Context(), &deliveryv1.SyncRequest{})
 	s.must(err)
-	testkit.Equal(t, "in Sync", sync.GetChats()[0].GetState().GetArchived(), true)
+	testkit.Equal(t, "in Sync", sync.GetOverviews()[0].GetState().GetArchived(), true)
 	shown, err := ann.UnarchiveChat(ctx, &chatv1.UnarchiveChatRequest{ChatId: id})
 	s.must(err)
 	testkit.Equal(t, "shown", shown.GetState().GetArchived(), false)
@@ -181,8 +181,8 @@ func TestOwnState(t *testing.T) {
 	testkit.Equal(t, "head", s.head(id), before)
 	got, err := s.clients(http.DefaultClient, "bob").chat.GetChat(t.Context(), &chatv1.GetChatRequest{ChatId: id})
 	s.must(err)
-	testkit.Equal(t, "bob's state",
-		fmt.Sprint(got.GetChat().GetState().GetMutedUntil() == nil, got.GetChat().GetState().GetArchived()), "true false")
+	state := got.GetOverview().GetState()
+	testkit.Equal(t, "bob's state", fmt.Sprint(state.GetMutedUntil() == nil, state.GetArchived()), "true false")
 }
 
 // violations are the fields that an error names.
@@ -228,16 +228,17 @@ func TestOwnStateIsEchoed(t *testing.T) {
 	s.must(err)
 	for _, want := range []string{fmt.Sprint(true, false), fmt.Sprint(true, true)} {
 		f := next["ann"]()
-		for f.GetReceipt() == nil {
+		for f.GetMemberState() == nil {
 			f = next["ann"]()
 		}
-		testkit.Equal(t, "echo", fmt.Sprint(f.GetReceipt().GetArchived(), f.GetReceipt().GetMutedUntil() != nil), want)
+		state := f.GetMemberState()
+		testkit.Equal(t, "echo", fmt.Sprint(state.GetArchived(), state.GetMutedUntil() != nil), want)
 		testkit.Equal(t, "chat", f.GetChatId(), id)
 	}
 	_, err = s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: "marker"})
 	s.must(err)
 	for f := next["bob"](); f.GetMessage() == nil; f = next["bob"]() {
-		if f.GetReceipt() != nil {
+		if f.GetMemberState() != nil {
 			t.Errorf("bob hears of ann's state: %v", f)
 		}
 	}
@@ -280,9 +281,9 @@ func TestRemovedStream(t *testing.T) {
 					break
 				}
 				// that the user is gone may be said again
-				if f.GetChatId() == id && (len(seen) < 2 || f.GetMembership().GetUserId() != "bob") {
-					seen = append(seen, fmt.Sprint(f.GetVersion(), f.GetMessage().GetContent(), f.GetMembership().GetKind(),
-						f.GetMembership().GetUserId()))
+				if f.GetChatId() == id && (len(seen) < 2 || f.GetMembershipChange().GetUserId() != "bob") {
+					seen = append(seen, fmt.Sprint(f.GetVersion(), f.GetMessage().GetContent(), f.GetMembershipChange().GetKind(),
+						f.GetMembershipChange().GetUserId()))
 				}
 			}
 			testkit.Equal(t, "frames of the chat", strings.Join(seen, "; "), fmt.Sprint(
@@ -402,7 +403,7 @@ func TestFullChat(t *testing.T) {
 	s.must(err)
 	got, err := s.ann().chat.GetChat(t.Context(), &chatv1.GetChatRequest{ChatId: id})
 	s.must(err)
-	testkit.Equal(t, "members", got.GetChat().GetChat().GetMemberCount(), 100)
+	testkit.Equal(t, "members", got.GetOverview().GetChat().GetMemberCount(), 100)
 }
 
 // L-044, L-045: a new group is in its creator's list at once, and in the others'
@@ -420,7 +421,7 @@ func TestListDuringCreation(t *testing.T) {
 	listed := func(user string) int {
 		list, err := s.clients(http.DefaultClient, user).chat.ListChats(t.Context(), &chatv1.ListChatsRequest{})
 		s.must(err)
-		return len(list.GetChats())
+		return len(list.GetOverviews())
 	}
 	testkit.Equal(t, "listed", fmt.Sprint(listed("ann"), listed("bob")), fmt.Sprint(1, 0))
 	ctx, cancel := context.WithCancel(t.Context())

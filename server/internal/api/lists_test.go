@@ -68,7 +68,7 @@ func TestListChatsOfTheAPI(t *testing.T) {
 	list := func(req *chatv1.ListChatsRequest) (got []string) {
 		res, err := ann.chat.ListChats(ctx, req)
 		s.must(err)
-		for _, c := range res.GetChats() {
+		for _, c := range res.GetOverviews() {
 			got = append(got, c.GetChat().GetChatId())
 			testkit.Equal(t, "role", c.GetState().GetRole(), chatv1.MemberRole_MEMBER_ROLE_OWNER)
 		}

@@ -55,13 +55,13 @@ func TestMarksOfAnAck(t *testing.T) {
 	}
 	streamID := frames[0].GetHello().GetStreamId()
 	res, err := ann.delivery.Ack(t.Context(), &deliveryv1.AckRequest{StreamId: streamID, Position: 1,
-		Reads: []*deliveryv1.ReadMark{
+		ReadMarks: []*deliveryv1.ReadMark{
 			{ChatId: ids[0], Sequence: 2}, {ChatId: foreign.ChatID, Sequence: 1}, {ChatId: ids[1], Sequence: 9},
 			{ChatId: chat.NewID("chat_"), Sequence: 1}, {ChatId: ids[2], Sequence: 1},
 		}})
 	s.must(err)
 	got := ""
-	for _, o := range res.GetReads() {
+	for _, o := range res.GetReadOutcomes() {
 		state := o.GetState()
 		got += fmt.Sprintf("%d of %d unread %s; ", state.GetReadSequence(), state.GetUnreadCount(), o.GetReason())
 	}
@@ -71,8 +71,8 @@ func TestMarksOfAnAck(t *testing.T) {
 	for len(receipts) < 3 {
 		next()
 		for _, f := range frames {
-			if f.GetReceipt() != nil {
-				receipts[f.GetChatId()] = f.GetReceipt().GetReadSequence()
+			if f.GetMemberState() != nil {
+				receipts[f.GetChatId()] = f.GetMemberState().GetReadSequence()
 			}
 		}
 	}
@@ -83,10 +83,10 @@ func TestMarksOfAnAck(t *testing.T) {
 	// A lower mark, as of a repetition, changes nothing; a gone stream or a wrong position
 	// takes nothing back.
 	_, err = ann.delivery.Ack(t.Context(), &deliveryv1.AckRequest{StreamId: "p.str_1",
-		Reads: []*deliveryv1.ReadMark{{ChatId: ids[0], Sequence: 3}}})
+		ReadMarks: []*deliveryv1.ReadMark{{ChatId: ids[0], Sequence: 3}}})
 	wantCode(t, "a gone stream", err, connect.CodeNotFound, "STREAM_GONE")
 	_, err = ann.delivery.Ack(t.Context(), &deliveryv1.AckRequest{StreamId: streamID, Position: 1 << 40,
-		Reads: []*deliveryv1.ReadMark{{ChatId: ids[1], Sequence: 1}}})
+		ReadMarks: []*deliveryv1.ReadMark{{ChatId: ids[1], Sequence: 1}}})
 	wantCode(t, "a wrong position", err, connect.CodeOutOfRange, "POSITION_NOT_SENT")
 	testkit.Equal(t, "although the stream is gone", s.readUpTo("ann", ids[0]), 3)
 	testkit.Equal(t, "goes back", s.readUpTo("ann", ids[1]), 3)
@@ -105,11 +105,11 @@ func TestMarksAreChecked(t *testing.T) {
 	for name, reads := range map[string][]*deliveryv1.ReadMark{
 		"sequence": {{ChatId: id}}, "chat": {{ChatId: "x", Sequence: 1}}, "number": many,
 	} {
-		_, err := s.ann().delivery.Ack(t.Context(), &deliveryv1.AckRequest{StreamId: "p.str_1", Reads: reads})
+		_, err := s.ann().delivery.Ack(t.Context(), &deliveryv1.AckRequest{StreamId: "p.str_1", ReadMarks: reads})
 		wantCode(t, name, err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
 	}
 	testkit.Equal(t, "in the store", s.readUpTo("ann", id), 0)
-	_, err = s.ann().delivery.Ack(t.Context(), &deliveryv1.AckRequest{StreamId: "p.str_1", Reads: many[1:]})
+	_, err = s.ann().delivery.Ack(t.Context(), &deliveryv1.AckRequest{StreamId: "p.str_1", ReadMarks: many[1:]})
 	wantCode(t, "64", err, connect.CodeNotFound, "STREAM_GONE")
 	testkit.Equal(t, "in the store", s.readUpTo("ann", id), 1)
 }

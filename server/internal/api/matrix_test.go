@@ -328,13 +328,14 @@ func (s *server) foreignStream(foreign string) {
 	for _, id := range []string{foreign, chat.NewID("chat_")} {
 		ctx, cancel := context.WithCancel(s.Context())
 		stream, err := s.ann().delivery.Subscribe(ctx,
-			&deliveryv1.SubscribeRequest{Known: []*deliveryv1.KnownChat{{ChatId: id, Version: 1}}})
+			&deliveryv1.SubscribeRequest{KnownChats: []*deliveryv1.KnownChat{{ChatId: id, Version: 1}}})
 		s.must(err)
 		next := receiver(s.T, stream)
 		got := ""
 		for f := next(); f.GetHeartbeat() == nil; f = next() {
 			if f.GetChatId() == id {
-				got += fmt.Sprint(f.GetVersion(), f.GetAfterVersion(), f.GetMembership().GetKind(), f.GetMembership().GetVersion(),
+				mc := f.GetMembershipChange()
+				got += fmt.Sprint(f.GetVersion(), f.GetAfterVersion(), mc.GetKind(), mc.GetVersion(),
 					f.GetHead() != nil, f.GetMessage() != nil, ";")
 			}
 		}

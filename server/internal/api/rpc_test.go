@@ -52,11 +52,11 @@ func exercise(s *server, ann, bob clients) {
 	created, err := ann.chat.CreateChat(ctx, group)
 	s.must(err)
 	testkit.Equal(t, "replayed", replayed(), "")
-	id := created.GetChat().GetChat().GetChatId()
+	id := created.GetOverview().GetChat().GetChatId()
 	again, err := ann.chat.CreateChat(ctx, group)
 	s.must(err)
 	testkit.Equal(t, "replayed", replayed(), "true")
-	testkit.Equal(t, "same chat", again.GetChat().GetChat().GetChatId(), id)
+	testkit.Equal(t, "same chat", again.GetOverview().GetChat().GetChatId(), id)
 	group.Name = "others"
 	_, err = ann.chat.CreateChat(ctx, group)
 	wantCode(t, "other content", err, connect.CodeInvalidArgument, "IDEMPOTENCY_KEY_REUSED")
@@ -65,21 +65,22 @@ func exercise(s *server, ann, bob clients) {
 		History: chatv1.HistoryMode_HISTORY_MODE_SINCE_JOINED}
 	first, err := ann.chat.CreateChat(ctx, direct)
 	s.must(err)
-	testkit.Equal(t, "history", first.GetChat().GetChat().GetHistory(), chatv1.HistoryMode_HISTORY_MODE_SINCE_JOINED)
+	testkit.Equal(t, "history", first.GetOverview().GetChat().GetHistory(), chatv1.HistoryMode_HISTORY_MODE_SINCE_JOINED)
 	direct.MemberIds = []string{"ann"}
 	second, err := bob.chat.CreateChat(ctx, direct)
 	s.must(err)
-	testkit.Equal(t, "the one direct chat", second.GetChat().GetChat().GetChatId(), first.GetChat().GetChat().GetChatId())
+	testkit.Equal(t, "the one direct chat", second.GetOverview().GetChat().GetChatId(),
+		first.GetOverview().GetChat().GetChatId())
 	testkit.Equal(t, "replayed", replayed(), "true")
 
 	got, err := bob.chat.GetChat(ctx, &chatv1.GetChatRequest{ChatId: id})
 	s.must(err)
-	testkit.Equal(t, "name", got.GetChat().GetChat().GetName(), "friends")
+	testkit.Equal(t, "name", got.GetOverview().GetChat().GetName(), "friends")
 	list, err := bob.chat.ListChats(ctx, &chatv1.ListChatsRequest{PageSize: 1})
 	s.must(err)
 	list, err = bob.chat.ListChats(ctx, &chatv1.ListChatsRequest{PageToken: list.GetNextPageToken()})
 	s.must(err)
-	testkit.Equal(t, "chats on the second page", len(list.GetChats()), 1)
+	testkit.Equal(t, "chats on the second page", len(list.GetOverviews()), 1)
 	members, err := bob.chat.ListMembers(ctx, &chatv1.ListMembersRequest{ChatId: id})
 	s.must(err)
 	testkit.Equal(t, "members", len(members.GetMembers()), 2)
@@ -113,7 +114,7 @@ func exercise(s *server, ann, bob clients) {
 	// Delivery.
 	sync, err := bob.delivery.Sync(ctx, &deliveryv1.SyncRequest{})
 	s.must(err)
-	testkit.Equal(t, "chats", len(sync.GetChats()), 2)
+	testkit.Equal(t, "chats", len(sync.GetOverviews()), 2)
 	_, err = ann.delivery.Sync(ctx, &deliveryv1.SyncRequest{Token: sync.GetToken()})
 	wantCode(t, "another user's token", err, connect.CodeInvalidArgument, "INVALID_TOKEN")
 	_, err = bob.delivery.Sync(ctx, &deliveryv1.SyncRequest{Token: sync.GetToken()})
@@ -142,7 +143,7 @@ func exercise(s *server, ann, bob clients) {
 
 	for reason, req := range map[string]*deliveryv1.SubscribeRequest{
 		"INVALID_TOKEN":    {Token: "AAAA"},
-		"INVALID_ARGUMENT": {Known: []*deliveryv1.KnownChat{{ChatId: "chat_1"}}},
+		"INVALID_ARGUMENT": {KnownChats: []*deliveryv1.KnownChat{{ChatId: "chat_1"}}},
 	} {
 		stream, err := bob.delivery.Subscribe(s.Context(), req)
 		s.must(err)

@@ -212,7 +212,7 @@ func TestWhatIsSentDuringACreation(t *testing.T) {
 		})
 		s.must(err)
 		s.tally().only(-1)
-		id := res.GetChat().GetChat().GetChatId()
+		id := res.GetOverview().GetChat().GetChatId()
 		for _, text := range []string{"one", "two", "three"} {
 			_, err := s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: text})
 			s.must(err)
@@ -245,7 +245,7 @@ func TestWhatIsSentDuringACreation(t *testing.T) {
 			if user == "dan" {
 				want = 0 // what was there before is read
 			}
-			testkit.Equal(t, user+"'s unread messages", got.GetChat().GetState().GetUnreadCount(), int64(want))
+			testkit.Equal(t, user+"'s unread messages", got.GetOverview().GetState().GetUnreadCount(), int64(want))
 		}
 	}
 }

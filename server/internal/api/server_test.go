@@ -181,7 +181,7 @@ func (s *server) group(others ...string) string {
 	res, err := s.ann().chat.CreateChat(s.Context(),
 		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: others})
 	s.must(err)
-	return res.GetChat().GetChat().GetChatId()
+	return res.GetOverview().GetChat().GetChatId()
 }
 
 // answer is what a plain HTTP request got.

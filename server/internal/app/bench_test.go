@@ -66,7 +66,7 @@ func (r *benchFixture) group(u *user, members ...string) string {
 	if err != nil {
 		r.b.Fatal(err)
 	}
-	return res.GetChat().GetChat().GetChatId()
+	return res.GetOverview().GetChat().GetChatId()
 }
 
 func (r *benchFixture) send(u *user, id, text string) {

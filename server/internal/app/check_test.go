@@ -69,7 +69,7 @@ func TestCheckAndRepair(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		id := res.GetChat().GetChat().GetChatId()
+		id := res.GetOverview().GetChat().GetChatId()
 		for j := range 20 {
 			res, err := []*user{alice, bob}[j%2].messages.SendMessage(ctx,
 				&messagev1.SendMessageRequest{ChatId: id, Content: fmt.Sprint("message ", j)})

@@ -37,7 +37,7 @@ func TestClockSetAndBack(t *testing.T) {
 	send := func() time.Duration {
 		t.Helper()
 		res, err := alice.messages.SendMessage(t.Context(),
-			&messagev1.SendMessageRequest{ChatId: group.GetChat().GetChat().GetChatId(), Content: "x"})
+			&messagev1.SendMessageRequest{ChatId: group.GetOverview().GetChat().GetChatId(), Content: "x"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,7 @@ func TestClockSetAndBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range list.GetChats() {
+	for _, c := range list.GetOverviews() {
 		if at := time.Until(c.GetHead().GetChangedAt().AsTime()); at > 5*time.Minute {
 			t.Errorf("a chat changed %v from now", at)
 		}

@@ -53,7 +53,7 @@ func TestDiskThatHangs(t *testing.T) {
 	ids := map[string]string{"before": uuid.NewString(), "meanwhile": uuid.NewString()}
 	send := func(text string) error {
 		_, err := alice.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{
-			ChatId: created.GetChat().GetChat().GetChatId(), ClientMessageId: ids[text], Content: text})
+			ChatId: created.GetOverview().GetChat().GetChatId(), ClientMessageId: ids[text], Content: text})
 		return err
 	}
 	testkit.Must(t, send("before"))
@@ -95,7 +95,7 @@ func TestDiskThatHangs(t *testing.T) {
 		return status == 200
 	})
 	page, err := alice.messages.ListMessages(t.Context(),
-		&messagev1.ListMessagesRequest{ChatId: created.GetChat().GetChat().GetChatId()})
+		&messagev1.ListMessagesRequest{ChatId: created.GetOverview().GetChat().GetChatId()})
 	if testkit.Must(t, err); len(page.GetMessages()) != 2 {
 		t.Errorf("%v", page)
 	}

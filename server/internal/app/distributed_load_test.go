@@ -55,7 +55,7 @@ func newLoad(ctx context.Context, t *testing.T, in *installation) *load {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.chats = append(l.chats, res.GetChat().GetChat().GetChatId())
+		l.chats = append(l.chats, res.GetOverview().GetChat().GetChatId())
 	}
 	var following, writing sync.WaitGroup
 	follow, stopFollowing := context.WithCancel(ctx)

@@ -112,7 +112,7 @@ func (in *installation) chatTopic(t *testing.T, topics func(string) string) {
 	testkit.Must(t, err)
 	text := "said in " + in.keys
 	_, err = call(t.Context(), alice.messages.SendMessage, &messagev1.SendMessageRequest{
-		ChatId: made.GetChat().GetChat().GetChatId(), Content: text})
+		ChatId: made.GetOverview().GetChat().GetChatId(), Content: text})
 	testkit.Must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -119,7 +119,7 @@ func newWaits(ctx context.Context, t *testing.T, in *installation) *waits {
 		res, err := call(ctx, alice.chats.CreateChat, &chatv1.CreateChatRequest{
 			Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: fmt.Sprint("group ", i), MemberIds: []string{bob.name}})
 		testkit.Must(t, err)
-		id := res.GetChat().GetChat().GetChatId()
+		id := res.GetOverview().GetChat().GetChatId()
 		slots[event.Shard(id)%relaySlots] = true
 		chats = append(chats, id)
 	}

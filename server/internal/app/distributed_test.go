@@ -35,7 +35,7 @@ func TestTwoServers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chatID := created.GetChat().GetChat().GetChatId()
+	chatID := created.GetOverview().GetChat().GetChatId()
 	stream, err := bob.delivery.Subscribe(ctx, &deliveryv1.SubscribeRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestTwoServers(t *testing.T) {
 	if _, err := elsewhere.messages.MarkRead(ctx, &messagev1.MarkReadRequest{ChatId: chatID, Sequence: 20}); err != nil {
 		t.Fatal(err)
 	}
-	until("the receipt", func(f *deliveryv1.Frame) bool { return f.GetReceipt().GetReadSequence() == 20 })
+	until("the receipt", func(f *deliveryv1.Frame) bool { return f.GetMemberState().GetReadSequence() == 20 })
 }
 
 // TestDistributed loads two servers and does to them, to two workers, three brokers and
@@ -145,7 +145,7 @@ func BenchmarkAcrossServers(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	chatID := created.GetChat().GetChat().GetChatId()
+	chatID := created.GetOverview().GetChat().GetChatId()
 	stream, err := bob.delivery.Subscribe(ctx, &deliveryv1.SubscribeRequest{})
 	if err != nil {
 		b.Fatal(err)

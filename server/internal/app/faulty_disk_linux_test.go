@@ -90,7 +90,7 @@ func newOnFaultyDisk(t *testing.T) *onFaultyDisk {
 		res, err := r.alice.chats.CreateChat(r.ctx, &chatv1.CreateChatRequest{
 			Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
 		testkit.Must(t, err)
-		r.chats = append(r.chats, res.GetChat().GetChat().GetChatId())
+		r.chats = append(r.chats, res.GetOverview().GetChat().GetChatId())
 	}
 	r.password = r.credentials().Password
 	r.startOver()

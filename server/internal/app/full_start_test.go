@@ -37,7 +37,7 @@ func TestStartOnAFullDisk(t *testing.T) {
 	roomy.as(t, dir, "bob").list(t)
 	created, err := alice.chats.CreateChat(t.Context(), group())
 	testkit.Must(t, err)
-	chat := created.GetChat().GetChat().GetChatId()
+	chat := created.GetOverview().GetChat().GetChatId()
 	send := &messagev1.SendMessageRequest{ChatId: chat, Content: "before"}
 	_, err = alice.messages.SendMessage(t.Context(), send)
 	testkit.Must(t, err)

@@ -399,7 +399,7 @@ func newGuardServer(t *testing.T, relay bool, chats, members int) *guardServer {
 		if err := proto.Unmarshal(b, &res); err != nil {
 			t.Fatal(err)
 		}
-		g.chats = append(g.chats, res.GetChat().GetChat().GetChatId())
+		g.chats = append(g.chats, res.GetOverview().GetChat().GetChatId())
 	}
 	return g
 }

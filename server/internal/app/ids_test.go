@@ -32,7 +32,7 @@ func TestForeignUserIDs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chat := created.GetChat().GetChat().GetChatId()
+	chat := created.GetOverview().GetChat().GetChatId()
 	rest := func(verb, path, body string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), verb, "http://"+p.addr+"/api/v1/chats/"+chat+path,
@@ -90,7 +90,7 @@ func TestForeignUserIDs(t *testing.T) {
 		}
 		direct, err := u.chats.CreateChat(t.Context(),
 			&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_DIRECT, MemberIds: []string{ids[0]}})
-		if err != nil || direct.GetChat().GetChat().GetType() != chatv1.ChatType_CHAT_TYPE_DIRECT {
+		if err != nil || direct.GetOverview().GetChat().GetType() != chatv1.ChatType_CHAT_TYPE_DIRECT {
 			t.Errorf("%s makes no direct chat: %v", id, err)
 		}
 	}

@@ -97,7 +97,7 @@ func TestMessageReachesKafka(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := res.GetChat().GetChat().GetChatId()
+	id := res.GetOverview().GetChat().GetChatId()
 	for _, text := range []string{"Hello, Bob", "Tea?"} {
 		if _, err := u.messages.SendMessage(t.Context(),
 			&messagev1.SendMessageRequest{ChatId: id, Content: text}); err != nil {
@@ -165,7 +165,7 @@ func TestKafkaCommandAfterMigration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := res.GetChat().GetChat().GetChatId()
+	id := res.GetOverview().GetChat().GetChatId()
 	send := func() {
 		t.Helper()
 		if _, err := u.messages.SendMessage(t.Context(),

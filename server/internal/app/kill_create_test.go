@@ -66,7 +66,7 @@ func TestKillInCreation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, o := range res.GetChats() {
+			for _, o := range res.GetOverviews() {
 				if id := o.GetChat().GetChatId(); !checked[id] {
 					checked[id] = true
 					if n := o.GetChat().GetMemberCount(); n != people+1 { // the pending ones are counted

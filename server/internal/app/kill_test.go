@@ -41,7 +41,7 @@ func TestKill(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		chats = append(chats, res.GetChat().GetChat().GetChatId())
+		chats = append(chats, res.GetOverview().GetChat().GetChatId())
 	}
 
 	// Bob follows all chats; his reader survives the kills.
@@ -184,7 +184,7 @@ func checkHistory(ctx context.Context, t *testing.T, u *user, id string, stored 
 	if err != nil {
 		t.Fatal(err)
 	}
-	head := res.GetChat().GetHead()
+	head := res.GetOverview().GetHead()
 	if head.GetSequence() != int64(len(stored)) || head.GetVersion() != head.GetSequence()+offset {
 		t.Fatalf("%s: head %v with %d messages", id, head, len(stored))
 	}
@@ -245,7 +245,7 @@ func (f *follower) run(ctx context.Context) {
 		f.mu.Lock()
 		req := &deliveryv1.SubscribeRequest{Token: f.token}
 		for id, c := range f.chats {
-			req.Known = append(req.Known, &deliveryv1.KnownChat{ChatId: id, Version: c.version})
+			req.KnownChats = append(req.KnownChats, &deliveryv1.KnownChat{ChatId: id, Version: c.version})
 		}
 		f.streams++
 		f.mu.Unlock()

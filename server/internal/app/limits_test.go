@@ -38,7 +38,7 @@ func TestLimits(t *testing.T) {
 	made, err := alice.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_DIRECT,
 		MemberIds: []string{"bob"}})
 	testkit.Must(t, err)
-	chat := made.GetChat().GetChat().GetChatId()
+	chat := made.GetOverview().GetChat().GetChatId()
 	say := func(u *user) error {
 		_, err := u.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: chat, Content: "hello"})
 		return err
@@ -111,7 +111,7 @@ func TestUnansweredChats(t *testing.T) {
 	to := func(name string) (string, error) {
 		made, err := people["alice"].chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{
 			Type: chatv1.ChatType_CHAT_TYPE_DIRECT, MemberIds: []string{name}})
-		return made.GetChat().GetChat().GetChatId(), err
+		return made.GetOverview().GetChat().GetChatId(), err
 	}
 	chat, err := to("b")
 	testkit.Must(t, err)

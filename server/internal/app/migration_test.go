@@ -76,7 +76,7 @@ func TestKillInMigration(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		chats = append(chats, res.GetChat().GetChat().GetChatId())
+		chats = append(chats, res.GetOverview().GetChat().GetChatId())
 	}
 	follow, stopFollowing := context.WithCancel(ctx)
 	f := newFollower(bob, chats)

@@ -102,7 +102,7 @@ func TestCanariesAndLeaks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := res.GetChat().GetChat().GetChatId()
+	id := res.GetOverview().GetChat().GetChatId()
 	if _, err := u.messages.SendMessage(t.Context(),
 		&messagev1.SendMessageRequest{ChatId: id, Content: canary + "content"}); err != nil {
 		t.Fatal(err)
@@ -312,7 +312,7 @@ func TestStartAfterKillIsQuiet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		chats = append(chats, res.GetChat().GetChat().GetChatId())
+		chats = append(chats, res.GetOverview().GetChat().GetChatId())
 	}
 	write()
 	handled := regexp.MustCompile(`(?m)^parley_fanout_handled_total (\d{3,})$`) // 40 chats, 40 members, 40 messages

@@ -73,7 +73,7 @@ func TestOperators(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out := operate(0, "chats", "members", made.GetChat().GetChat().GetChatId()); !strings.Contains(out, "bob    member") {
+	if out := operate(0, "chats", "members", made.GetOverview().GetChat().GetChatId()); !strings.Contains(out, "bob    member") {
 		t.Error(out)
 	}
 	if out := operate(0, "audit", "list", "--by", "ada"); !strings.Contains(out, "DiscardDeadLetters") {

@@ -41,7 +41,8 @@ func TestPeoplePage(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{`"displayName":"Alice"`, `"handle":"alice.tea"`, `"blocked":[{"userId":"bob"`, `"end"`} {
+	for _, want := range []string{`"displayName":"Alice"`, `"handle":"alice.tea"`,
+		`"blockedUsers":[{"userId":"bob"`, `"end"`} {
 		if !strings.Contains(strings.ReplaceAll(string(out), " ", ""), want) {
 			t.Errorf("no %s in\n%s", want, out)
 		}
@@ -62,7 +63,7 @@ func TestPeople(t *testing.T) {
 	}
 	made := testkit.Value(alice.chats.CreateChat(ctx, &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_DIRECT,
 		MemberIds: []string{"bob"}}))(t)
-	id := made.GetChat().GetChat().GetChatId()
+	id := made.GetOverview().GetChat().GetChatId()
 	next := func(u *user, want func(*deliveryv1.Frame) bool) {
 		t.Helper()
 		st := testkit.Value(u.delivery.Subscribe(ctx, &deliveryv1.SubscribeRequest{}))(t)
@@ -90,7 +91,7 @@ func TestPeople(t *testing.T) {
 		t.Fatalf("the stream ends: %v", st.Err())
 	}
 	next(bob, func(f *deliveryv1.Frame) bool {
-		return f.GetProfile().GetUserId() == "alice" && f.GetProfile().GetVersion() == 1
+		return f.GetProfileChanged().GetUserId() == "alice" && f.GetProfileChanged().GetVersion() == 1
 	})
 	testkit.Value(people(bobToken).BlockUser(ctx, &userv1.BlockUserRequest{UserId: "alice"}))(t)
 	_, err := alice.messages.SendMessage(ctx, &messagev1.SendMessageRequest{ChatId: id, Content: "x"})

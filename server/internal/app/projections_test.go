@@ -88,7 +88,7 @@ func TestProjections(t *testing.T) {
 	res, err := alice.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{
 		Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
 	testkit.Must(t, err)
-	id := res.GetChat().GetChat().GetChatId()
+	id := res.GetOverview().GetChat().GetChatId()
 	send := func(n int) {
 		t.Helper()
 		for range n {

@@ -34,9 +34,9 @@ var secBodies = map[string]string{
 	"chat.v1.ChatService/UpdateChat":       `{"chatId":"{chat}","name":"other"}`,
 	"chat.v1.ChatService/UpdateMemberRole": `{"chatId":"{chat}","userId":"{user}","role":2}`,
 
-	"delivery.v1.DeliveryService/Ack":       `{"streamId":"{stream}","reads":[{"chatId":"{chat}","sequence":"1"}]}`,
+	"delivery.v1.DeliveryService/Ack":       `{"streamId":"{stream}","readMarks":[{"chatId":"{chat}","sequence":"1"}]}`,
 	"delivery.v1.DeliveryService/Extend":    `{"streamId":"{stream}"}`,
-	"delivery.v1.DeliveryService/Subscribe": `{"known":[{"chatId":"{chat}","version":"1"}]}`,
+	"delivery.v1.DeliveryService/Subscribe": `{"knownChats":[{"chatId":"{chat}","version":"1"}]}`,
 	"delivery.v1.DeliveryService/Sync":      `{}`,
 
 	"auth.v1.AuthService/ExchangeToken":     `{"token":"x.y.z"}`,
@@ -53,7 +53,7 @@ var secBodies = map[string]string{
 	"service.v1.BackendService/IssueUserToken": `shop:{"userId":"{customer}","sessionId":"{session}"}`,
 
 	"user.v1.UserService/AcceptInvitation":   `gone:{"chatId":"{chat}"}`,
-	"user.v1.UserService/BatchGetProfiles":   `{"profiles":[{"userId":"{user}"}]}`,
+	"user.v1.UserService/BatchGetProfiles":   `{"knownProfiles":[{"userId":"{user}"}]}`,
 	"user.v1.UserService/BlockUser":          `gone:{"userId":"{user}"}`,
 	"user.v1.UserService/DeclineInvitation":  `gone:{"chatId":"{chat}"}`,
 	"user.v1.UserService/DeleteAccount":      `gone:{"confirmUserId":"{gone}"}`,
@@ -160,7 +160,7 @@ func (w *secWorld) things(service string, n int) secThings {
 	group := func(owner, name string, members ...string) string {
 		made := w.result("chat.v1.ChatService/CreateChat", owner, map[string]any{"type": 2, "name": name,
 			"memberIds": members})
-		id := made["chat"].(map[string]any)["chat"].(map[string]any)["chatId"].(string)
+		id := made["overview"].(map[string]any)["chat"].(map[string]any)["chatId"].(string)
 		w.result("message.v1.MessageService/SendMessage", owner, map[string]any{"chatId": id, "content": "secret"})
 		return id
 	}

@@ -383,7 +383,7 @@ func TestSec_S_18_ServersFields(t *testing.T) {
 		"memberIds": []string{"bob"}}))
 	text, err := json.Marshal(made)
 	w.must(err)
-	chat := made["chat"].(map[string]any)["chat"].(map[string]any)
+	chat := made["overview"].(map[string]any)["chat"].(map[string]any)
 	if chat["createdBy"] != "ann" || strings.Contains(string(text), "2001-") || chat["memberCount"] == float64(50) {
 		t.Errorf("made: %s", text)
 	}

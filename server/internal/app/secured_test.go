@@ -200,7 +200,7 @@ func TestSecured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chatID := created.GetChat().GetChat().GetChatId()
+	chatID := created.GetOverview().GetChat().GetChatId()
 	stream, err := bob.delivery.Subscribe(ctx, &deliveryv1.SubscribeRequest{})
 	if err != nil {
 		t.Fatal(err)

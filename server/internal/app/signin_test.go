@@ -84,8 +84,9 @@ func TestSignInPage(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	text := string(out)
-	for want, n := range map[string]int{`"requestId":"`: 1, `"chats":[]`: 1, `"device":"laptop"`: 1, `"current":true`: 1,
-		`"revoked":0`: 1, "204\n": 1, "INVALID_REFRESH_TOKEN": 1, " 401\n": 1, `"refreshToken":"prt_`: 1} {
+	for want, n := range map[string]int{`"requestId":"`: 1, `"overviews":[]`: 1, `"device":"laptop"`: 1,
+		`"current":true`: 1, `"revoked":0`: 1, "204\n": 1, "INVALID_REFRESH_TOKEN": 1, " 401\n": 1,
+		`"refreshToken":"prt_`: 1} {
 		if strings.Count(strings.ReplaceAll(text, `": `, `":`), want) != n {
 			t.Errorf("%s stands not %d times in\n%s", want, n, text)
 		}

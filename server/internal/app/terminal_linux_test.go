@@ -82,8 +82,8 @@ func TestChatOnATerminal(t *testing.T) {
 	id := ""
 	testkit.Eventually(t, "there is a chat", func() bool {
 		res, err := bob.chats.ListChats(t.Context(), &chatv1.ListChatsRequest{})
-		if err == nil && len(res.GetChats()) > 0 {
-			id = res.GetChats()[0].GetChat().GetChatId()
+		if err == nil && len(res.GetOverviews()) > 0 {
+			id = res.GetOverviews()[0].GetChat().GetChatId()
 		}
 		return id != ""
 	})

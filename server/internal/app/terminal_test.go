@@ -31,7 +31,7 @@ func TestTailOverKills(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := made.GetChat().GetChat().GetChatId()
+	id := made.GetOverview().GetChat().GetChatId()
 
 	ctx, interrupt := context.WithCancel(t.Context())
 	pr, pw := io.Pipe()

@@ -95,7 +95,7 @@ func TestChatTopic(t *testing.T) {
 	made, err := alice.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{
 		Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: []string{"carol"}})
 	testkit.Must(t, err)
-	chat := made.GetChat().GetChat().GetChatId()
+	chat := made.GetOverview().GetChat().GetChatId()
 	send := func(text string) {
 		t.Helper()
 		_, err := alice.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: chat, Content: text})

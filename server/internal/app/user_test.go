@@ -93,7 +93,7 @@ func TestRollingRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chatID := created.GetChat().GetChat().GetChatId()
+	chatID := created.GetOverview().GetChat().GetChatId()
 	follow, stopFollowing := context.WithCancel(ctx)
 	var following, writing sync.WaitGroup
 	var followers []*follower
@@ -224,7 +224,7 @@ func TestUnreachableServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chatID := created.GetChat().GetChat().GetChatId()
+	chatID := created.GetOverview().GetChat().GetChatId()
 	follow, stopFollowing := context.WithCancel(ctx)
 	defer stopFollowing()
 	f := newFollower(bob, []string{chatID})

@@ -152,7 +152,7 @@ func stacksOfSends(t *testing.T) (all [][]string) {
 	bob := newUser("bob", token(t, dir, "bob"), addr, newTransport(t, true))
 	testkit.Value(bob.chats.ListChats(t.Context(), &chatv1.ListChatsRequest{}))(t) // writes the user's row
 	chat := testkit.Value(alice.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{
-		Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: []string{"bob"}}))(t).GetChat().GetChat().GetChatId()
+		Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: []string{"bob"}}))(t).GetOverview().GetChat().GetChatId()
 	stream := testkit.Value(bob.delivery.Subscribe(t.Context(), &deliveryv1.SubscribeRequest{}))(t)
 	for live := false; !live && stream.Receive(); {
 		for _, f := range stream.Msg().GetFrames() {

@@ -24,7 +24,7 @@ func resumed(t *testing.T, generation, id string) (token string, known map[strin
 		t.Fatal(err)
 	}
 	known = map[string]int64{}
-	for _, k := range req.GetKnown() {
+	for _, k := range req.GetKnownChats() {
 		known[k.GetChatId()] = k.GetVersion()
 	}
 	return req.GetToken(), known
@@ -38,8 +38,8 @@ func TestCursor(t *testing.T) {
 			Body: &deliveryv1.Frame_Message{Message: &messagev1.Message{}}}, 0)
 	}
 	removal := func(chat int, user string) *frame.Frame {
-		return frame.New(&deliveryv1.Frame{ChatId: chatOf(chat), Version: 9, Body: &deliveryv1.Frame_Membership{
-			Membership: &messagev1.MembershipChange{UserId: user, Kind: messagev1.MembershipChange_KIND_REMOVED},
+		return frame.New(&deliveryv1.Frame{ChatId: chatOf(chat), Version: 9, Body: &deliveryv1.Frame_MembershipChange{
+			MembershipChange: &messagev1.MembershipChange{UserId: user, Kind: messagev1.MembershipChange_KIND_REMOVED},
 		}}, 0)
 	}
 	for name, tt := range map[string]struct {
@@ -108,7 +108,7 @@ func TestCursorInHistory(t *testing.T) {
 		if _, err := NewCursor("bob", counting{}, p.id(), req); err != nil {
 			t.Fatal(err)
 		}
-		if (len(req.GetKnown()) == 2) != held || (req.GetToken() == "t0") != held {
+		if (len(req.GetKnownChats()) == 2) != held || (req.GetToken() == "t0") != held {
 			t.Errorf("shown up to %d: %v", commit, req)
 		}
 	}
@@ -147,10 +147,10 @@ func FuzzCursor(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(req.GetKnown()) > 100 {
-			t.Fatalf("%d chats", len(req.GetKnown()))
+		if len(req.GetKnownChats()) > 100 {
+			t.Fatalf("%d chats", len(req.GetKnownChats()))
 		}
-		if token, known := resumed(t, "gen", p.id()); token != req.GetToken() || len(known) != len(req.GetKnown()) {
+		if token, known := resumed(t, "gen", p.id()); token != req.GetToken() || len(known) != len(req.GetKnownChats()) {
 			t.Fatalf("%q: %q %v, want %v", id, token, known, req)
 		}
 	})

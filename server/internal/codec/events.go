@@ -118,7 +118,7 @@ func NewCursor(
 		p.token, req.Token = "", ""
 	}
 	for _, id := range p.order {
-		req.Known = append(req.Known, &deliveryv1.KnownChat{ChatId: id, Version: p.versions[id]})
+		req.KnownChats = append(req.KnownChats, &deliveryv1.KnownChat{ChatId: id, Version: p.versions[id]})
 	}
 	return p, nil
 }
@@ -210,8 +210,8 @@ func (p *Cursor) pass(f *frame.Frame, commit int64) {
 			p.versions[chat] = body.Head.GetVersion()
 			p.order = slices.Insert(p.order, 0, chat)
 		}
-	case *deliveryv1.Frame_Membership:
-		if m := body.Membership; m.GetUserId() == p.user && m.GetKind() == messagev1.MembershipChange_KIND_REMOVED {
+	case *deliveryv1.Frame_MembershipChange:
+		if m := body.MembershipChange; m.GetUserId() == p.user && m.GetKind() == messagev1.MembershipChange_KIND_REMOVED {
 			p.forget(chat)
 			return
 		}

@@ -130,7 +130,7 @@ func unanswered(reader *view.Reader) func(ctx context.Context, user string, most
 			if err != nil {
 				return 0, err
 			}
-			for _, c := range page.GetChats() {
+			for _, c := range page.GetOverviews() {
 				is, err := isUnanswered(ctx, reader, user, c.GetChat())
 				if err != nil {
 					return 0, err

@@ -66,7 +66,7 @@ func (w *World) listDeadLetters(ctx context.Context, g *group, s ...opsv1.DeadLe
 			w.find("refused: ListDeadLetters of %s: %v", g.name, err)
 			return all
 		}
-		all = append(all, res.GetLetters()...)
+		all = append(all, res.GetDeadLetters()...)
 		if req.PageToken = res.GetNextPageToken(); req.GetPageToken() == "" {
 			return all
 		}

@@ -126,7 +126,7 @@ var deadLetterFaults = []fault{
 		lie: with(redriven)},
 	{name: "what became of letters is not listed", finds: "letters:", only: []string{"counted/buried"},
 		lie: with(answers(func(_ *liar, q *opsv1.ListDeadLettersRequest, s *opsv1.ListDeadLettersResponse) {
-			for _, l := range s.GetLetters() {
+			for _, l := range s.GetDeadLetters() {
 				l.Status = opsv1.DeadLetterStatus_DEAD_LETTER_STATUS_OPEN
 			}
 		}))},

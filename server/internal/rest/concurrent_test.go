@@ -50,7 +50,7 @@ func TestOneDirectChat(t *testing.T) {
 			t.Fatalf("%d at once: %v", n, got)
 		}
 		for _, a := range all {
-			testkit.Equal(t, "chat", a.at("chat", "chat", "chatId"), all[0].at("chat", "chat", "chatId"))
+			testkit.Equal(t, "chat", a.at("overview", "chat", "chatId"), all[0].at("overview", "chat", "chatId"))
 			testkit.Equal(t, "header", a.header.Get("X-Idempotent-Replay") == "true", a.status == 200)
 		}
 	}
@@ -80,5 +80,5 @@ func TestConcurrentMembers(t *testing.T) {
 	if got := tally(all); got["201"] != 1 || got["400CHAT_FULL"] != 49 {
 		t.Fatalf("the last place: %v", got)
 	}
-	testkit.Equal(t, "members", w.do("ann", "GET", full, "").want(200, "").at("chat", "chat", "memberCount"), 100.0)
+	testkit.Equal(t, "members", w.do("ann", "GET", full, "").want(200, "").at("overview", "chat", "memberCount"), 100.0)
 }

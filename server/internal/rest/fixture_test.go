@@ -262,6 +262,6 @@ func (w *fixture) group(others ...string) string {
 	w.Helper()
 	b, err := json.Marshal(map[string]any{"type": "CHAT_TYPE_GROUP", "name": "g", "memberIds": others})
 	w.must(err)
-	id, _ := w.do("ann", "POST", chats, string(b)).want(201, "").at("chat", "chat", "chatId").(string)
+	id, _ := w.do("ann", "POST", chats, string(b)).want(201, "").at("overview", "chat", "chatId").(string)
 	return chats + "/" + id
 }

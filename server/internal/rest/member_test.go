@@ -49,8 +49,8 @@ func TestMembers(t *testing.T) {
 // row.
 func TestDirectChatsDoNotChange(t *testing.T) {
 	w := newFixture(t)
-	id, _ := w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob"]}`).want(201, "").at("chat", "chat",
-		"chatId").(string)
+	id, _ := w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob"]}`).want(201, "").at("overview",
+		"chat", "chatId").(string)
 	path := chats + "/" + id
 	for _, c := range [][3]string{
 		{"POST", "/members", `{"userId":"cid"}`},

@@ -28,13 +28,13 @@ func TestCreate(t *testing.T) {
 		w.do("bob", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","member_ids":["ann"]}`)} {
 		again.want(200, "")
 		testkit.Equal(t, "found", again.header.Get("X-Idempotent-Replay"), "true")
-		testkit.Equal(t, "chat", again.at("chat", "chat", "chatId"), first.at("chat", "chat", "chatId"))
+		testkit.Equal(t, "chat", again.at("overview", "chat", "chatId"), first.at("overview", "chat", "chatId"))
 	}
 	group := `{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}`
 	made := w.do("ann", "POST", chats, group, "Idempotency-Key", "k").want(201, "")
 	again := w.do("ann", "POST", chats, group, "Idempotency-Key", "k").want(200, "")
 	testkit.Equal(t, "replay", again.header.Get("X-Idempotent-Replay"), "true")
-	testkit.Equal(t, "chat", again.at("chat", "chat", "chatId"), made.at("chat", "chat", "chatId"))
+	testkit.Equal(t, "chat", again.at("overview", "chat", "chatId"), made.at("overview", "chat", "chatId"))
 	w.do("ann", "POST", chats, strings.Replace(group, "Tea", "Pie", 1), "Idempotency-Key", "k").want(400,
 		"IDEMPOTENCY_KEY_REUSED")
 
@@ -49,7 +49,7 @@ func TestCreate(t *testing.T) {
 func TestMessageIDInEitherCase(t *testing.T) {
 	w := newFixture(t)
 	id := w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}`).want(201,
-		"").at("chat", "chat", "chatId").(string)
+		"").at("overview", "chat", "chatId").(string)
 	path := chats + "/" + id + "/messages"
 	first := w.do("ann", "POST", path, `{"content":"x"}`, "Idempotency-Key", strings.ToUpper(key)).want(201, "")
 	testkit.Equal(t, "stored as", first.at("clientMessageId"), key)
@@ -87,11 +87,11 @@ func TestMessages(t *testing.T) {
 			"content"), "two")
 	testkit.Equal(t, "read", w.do("ann", "POST", path+"/read", `{"sequence":2}`).want(200, "").at("state", "readSequence"),
 		"2")
-	testkit.Equal(t, "head", w.do("bob", "GET", path, "").want(200, "").at("chat", "head", "sequence"), "2")
+	testkit.Equal(t, "head", w.do("bob", "GET", path, "").want(200, "").at("overview", "head", "sequence"), "2")
 	testkit.Equal(t, "sync", w.do("bob", "GET", "/api/v1/sync", "").want(200, "").at("full"), true)
 	testkit.Equal(t, "members",
 		w.do("bob", "GET", path+"/members?pageSize=1", "").want(200, "").at("members", 0, "userId"), "ann")
-	testkit.Equal(t, "list", w.do("bob", "GET", chats, "").want(200, "").at("chats", 0, "state", "readSequence"), "2")
+	testkit.Equal(t, "list", w.do("bob", "GET", chats, "").want(200, "").at("overviews", 0, "state", "readSequence"), "2")
 	w.do("cid", "GET", path+"/messages", "").want(403, "NOT_A_MEMBER")
 	w.do("cid", "POST", path+"/messages", `{"content":"x"}`).want(403, "NOT_A_MEMBER")
 	w.do("cid", "GET", chats+"/chat_01ARZ3NDEKTSV4RRFFQ69G5FAV", "").want(403, "NOT_A_MEMBER")

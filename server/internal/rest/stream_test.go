@@ -195,7 +195,7 @@ func TestEventsOfALeaver(t *testing.T) {
 	_, _ = f.toHeartbeat()
 	w.do("ann", "DELETE", path+"/members/bob", "").want(204, "")
 	m, e := f.frame()
-	testkit.Equal(t, "removed", m.GetMembership().GetUserId(), "bob")
+	testkit.Equal(t, "removed", m.GetMembershipChange().GetUserId(), "bob")
 	f.close()
 	f = w.listen("bob", "", "Last-Event-ID", e.id)
 	for m, _ := f.frame(); m.GetHeartbeat() == nil; m, _ = f.frame() {

@@ -177,8 +177,8 @@ func TestBackEndRunsAChat(t *testing.T) {
 	made, err := ann.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP,
 		Name: "Order 7", MemberIds: []string{"shop.bob"}})
 	i.must(err)
-	id := made.GetChat().GetChat().GetChatId()
-	if made.GetChat().GetChat().GetCreatedBy() != "shop.ann" {
+	id := made.GetOverview().GetChat().GetChatId()
+	if made.GetOverview().GetChat().GetCreatedBy() != "shop.ann" {
 		t.Error(made)
 	}
 	_, err = ann.chats.AddMember(t.Context(), &chatv1.AddMemberRequest{ChatId: id, UserId: "shop.cid"})
@@ -209,7 +209,7 @@ func TestBackEndRunsAChat(t *testing.T) {
 		if m := c.GetMessage(); m != nil {
 			marks[m.GetSenderId()+" "+m.GetServiceId()]++
 		}
-		if m := c.GetMembership(); m != nil {
+		if m := c.GetMembershipChange(); m != nil {
 			marks[m.GetUserId()+" "+m.GetServiceId()]++
 		}
 	}

@@ -29,7 +29,7 @@ type server struct {
 }
 
 func (server) Sync(context.Context, *deliveryv1.SyncRequest) (*deliveryv1.SyncResponse, error) {
-	return &deliveryv1.SyncResponse{Generation: "g", Token: "t", Chats: []*chatv1.ChatOverview{
+	return &deliveryv1.SyncResponse{Generation: "g", Token: "t", Overviews: []*chatv1.ChatOverview{
 		{Chat: &chatv1.Chat{ChatId: "c"}, Head: &chatv1.ChatHead{Version: 1, Sequence: 1}},
 	}}, nil
 }

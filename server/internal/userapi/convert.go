@@ -59,7 +59,7 @@ func record(r people.Record) *userv1.ExportDataResponse {
 	case r.Settings != nil:
 		out.Record = &userv1.ExportDataResponse_Settings{Settings: settings(*r.Settings)}
 	case r.Blocked != nil:
-		out.Record = &userv1.ExportDataResponse_Blocked{Blocked: blocked(*r.Blocked)}
+		out.Record = &userv1.ExportDataResponse_BlockedUser{BlockedUser: blocked(*r.Blocked)}
 	case r.Invitation != nil:
 		out.Record = &userv1.ExportDataResponse_Invitation{Invitation: invitation(*r.Invitation)}
 	case r.Chat != nil:

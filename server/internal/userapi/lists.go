@@ -49,7 +49,7 @@ func (s *Server) ListBlocked(
 	}
 	res := &userv1.ListBlockedResponse{}
 	for _, b := range page {
-		res.Blocked = append(res.Blocked, blocked(b))
+		res.BlockedUsers = append(res.BlockedUsers, blocked(b))
 	}
 	if more {
 		res.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(page[len(page)-1].Other))

@@ -67,8 +67,8 @@ func (s *Server) GetProfile(ctx context.Context, req *userv1.GetProfileRequest) 
 func (s *Server) BatchGetProfiles(
 	ctx context.Context, req *userv1.BatchGetProfilesRequest,
 ) (*userv1.BatchGetProfilesResponse, error) {
-	wanted := make([]people.Known, len(req.GetProfiles()))
-	for i, k := range req.GetProfiles() {
+	wanted := make([]people.Known, len(req.GetKnownProfiles()))
+	for i, k := range req.GetKnownProfiles() {
 		wanted[i] = people.Known{UserID: k.GetUserId(), Version: -1}
 		if k.Version != nil {
 			wanted[i].Version = k.GetVersion()

@@ -166,7 +166,7 @@ func TestSec_S_18_Properties(t *testing.T) {
 	}
 	s.post("ann", "UpdateSettings", `{"findableByIdentifier":true}`)
 	for _, call := range [][2]string{
-		{"GetProfile", `{"userId":"ann"}`}, {"BatchGetProfiles", `{"profiles":[{"userId":"ann"}]}`},
+		{"GetProfile", `{"userId":"ann"}`}, {"BatchGetProfiles", `{"knownProfiles":[{"userId":"ann"}]}`},
 		{"LookupByIdentifier", `{"identifier":"` + canary + `"}`}, {"BlockUser", `{"userId":"ann"}`}, {"ListBlocked", `{}`},
 	} {
 		procedure := call[0]
@@ -270,8 +270,10 @@ func TestListsAndSettings(t *testing.T) {
 	first := testkit.Value(ann.ListBlocked(ctx, &userv1.ListBlockedRequest{PageSize: 1}))(t)
 	next := testkit.Value(ann.ListBlocked(ctx, &userv1.ListBlockedRequest{PageSize: 1,
 		PageToken: first.GetNextPageToken()}))(t)
-	if len(first.GetBlocked()) != 1 || first.GetBlocked()[0].GetUserId() != "bob" || len(next.GetBlocked()) != 1 ||
-		next.GetBlocked()[0].GetUserId() != "cid" || next.GetNextPageToken() != "" {
+	if b := first.GetBlockedUsers(); len(b) != 1 || b[0].GetUserId() != "bob" {
+		t.Errorf("%v", first)
+	}
+	if b := next.GetBlockedUsers(); len(b) != 1 || b[0].GetUserId() != "cid" || next.GetNextPageToken() != "" {
 		t.Errorf("%v, then %v", first, next)
 	}
 	for _, want := range []userv1.WhoMayAdd{userv1.WhoMayAdd_WHO_MAY_ADD_NOBODY,

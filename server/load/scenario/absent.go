@@ -119,7 +119,7 @@ func (a *absent) synchronise(ctx context.Context, c *client, number int64, got *
 		if err := timed(ctx, c.person, deliveryv1connect.DeliveryServiceSyncProcedure, req, &res, &got.syncs); err != nil {
 			return err
 		}
-		for _, chat := range res.GetChats() {
+		for _, chat := range res.GetOverviews() {
 			id, head := chat.GetChat().GetChatId(), chat.GetHead().GetVersion()
 			if err := a.readTo(ctx, c, id, head, number, got); err != nil {
 				return err

@@ -35,9 +35,9 @@ func (s *markServer) Call(_ context.Context, _, procedure string, message []byte
 		return nil, err
 	}
 	reads, res := map[string]int64{}, &deliveryv1.AckResponse{}
-	for _, k := range req.GetReads() {
+	for _, k := range req.GetReadMarks() {
 		reads[k.GetChatId()] = k.GetSequence()
-		res.Reads = append(res.Reads, &deliveryv1.ReadOutcome{State: &chatv1.MemberState{}})
+		res.ReadOutcomes = append(res.ReadOutcomes, &deliveryv1.ReadOutcome{State: &chatv1.MemberState{}})
 	}
 	s.acks = append(s.acks, reads)
 	return proto.Marshal(res)

@@ -163,7 +163,7 @@ func (w *world) gather(ctx context.Context) error {
 		var res chatv1.CreateChatResponse
 		err := w.call(ctx, g.members[0], chatv1connect.ChatServiceCreateChatProcedure, &chatv1.CreateChatRequest{
 			Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: fmt.Sprint("load ", i), MemberIds: ids[1:]}, &res)
-		g.id = res.GetChat().GetChat().GetChatId()
+		g.id = res.GetOverview().GetChat().GetChatId()
 		w.groups[i] = g
 		return err
 	})

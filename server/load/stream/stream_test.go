@@ -40,7 +40,7 @@ func TestListener(t *testing.T) {
 	l.take(encode(t, &deliveryv1.SubscribeResponse{FirstPosition: 7, Frames: []*deliveryv1.Frame{
 		{Body: &deliveryv1.Frame_Hello{Hello: &deliveryv1.Hello{StreamId: "s"}}},
 		message("a", 1), message("b", 1), message("a", 2), message("a", 2), message("a", 1),
-		{ChatId: "a", Body: &deliveryv1.Frame_Receipt{Receipt: &chatv1.MemberState{ReadSequence: 2}}},
+		{ChatId: "a", Body: &deliveryv1.Frame_MemberState{MemberState: &chatv1.MemberState{ReadSequence: 2}}},
 	}}))
 	want := "[a1textfalse b1textfalse a2textfalse a2texttrue a1texttrue]"
 	if fmt.Sprint(got) != want || receipts != 1 || l.ID() != "s" || last != 12 {
@@ -98,8 +98,8 @@ func TestAcks(t *testing.T) {
 	if err := proto.Unmarshal(AckRequest("s", 7, map[string]int64{"a": 300}), &req); err != nil {
 		t.Fatal(err)
 	}
-	if req.GetStreamId() != "s" || req.GetPosition() != 7 || len(req.GetReads()) != 1 ||
-		req.GetReads()[0].GetChatId() != "a" || req.GetReads()[0].GetSequence() != 300 {
+	if req.GetStreamId() != "s" || req.GetPosition() != 7 || len(req.GetReadMarks()) != 1 ||
+		req.GetReadMarks()[0].GetChatId() != "a" || req.GetReadMarks()[0].GetSequence() != 300 {
 		t.Errorf("%v", &req)
 	}
 	recorded := &deliveryv1.ReadOutcome{State: &chatv1.MemberState{ReadSequence: 1}}
@@ -111,7 +111,7 @@ func TestAcks(t *testing.T) {
 		"one refused":   {[]*deliveryv1.ReadOutcome{recorded, {Reason: "NOT_A_MEMBER"}}, false},
 		"none taken":    {nil, false},
 	} {
-		if err := CheckAck(encode(t, &deliveryv1.AckResponse{Reads: tt.outcomes}), 2); (err == nil) != tt.good {
+		if err := CheckAck(encode(t, &deliveryv1.AckResponse{ReadOutcomes: tt.outcomes}), 2); (err == nil) != tt.good {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -53,7 +53,7 @@ func (s *accountService) ListServiceAccounts(
 		out.NextPageToken = pagetoken.Encode([]byte(list[len(list)-1].ID), query)
 	}
 	for _, one := range list {
-		out.Accounts = append(out.Accounts, accountTo(one))
+		out.ServiceAccounts = append(out.ServiceAccounts, accountTo(one))
 	}
 	return out, nil
 }
@@ -66,7 +66,7 @@ func (s *accountService) GetServiceAccount(
 	if err != nil {
 		return nil, err
 	}
-	out := &adminv1.GetServiceAccountResponse{Account: accountTo(account)}
+	out := &adminv1.GetServiceAccountResponse{ServiceAccount: accountTo(account)}
 	for _, k := range keys[:min(len(keys), maxKeys)] {
 		out.Keys = append(out.Keys, keyTo(k))
 	}
@@ -88,7 +88,7 @@ func (s *accountService) CreateServiceAccount(
 			return nil, err
 		}
 	}
-	return &adminv1.CreateServiceAccountResponse{Account: accountTo(account)}, nil
+	return &adminv1.CreateServiceAccountResponse{ServiceAccount: accountTo(account)}, nil
 }
 
 // SetServiceScopes implements adminv1connect.ServiceAccountAdminServiceHandler.
@@ -107,7 +107,7 @@ func (s *accountService) SetServiceScopes(
 	if err != nil {
 		return nil, err
 	}
-	return &adminv1.SetServiceScopesResponse{Account: accountTo(account)}, nil
+	return &adminv1.SetServiceScopesResponse{ServiceAccount: accountTo(account)}, nil
 }
 
 // DisableServiceAccount implements adminv1connect.ServiceAccountAdminServiceHandler.
@@ -123,7 +123,7 @@ func (s *accountService) DisableServiceAccount(
 	if err != nil {
 		return nil, err
 	}
-	return &adminv1.DisableServiceAccountResponse{Account: accountTo(account)}, nil
+	return &adminv1.DisableServiceAccountResponse{ServiceAccount: accountTo(account)}, nil
 }
 
 // CreateServiceKey implements adminv1connect.ServiceAccountAdminServiceHandler.

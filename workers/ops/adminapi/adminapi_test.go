@@ -370,14 +370,14 @@ func TestServiceAccounts(t *testing.T) {
 	dry, err := c.CreateServiceAccount(t.Context(),
 		&adminv1.CreateServiceAccountRequest{Description: "a bot", Scopes: []string{"messages.send"}})
 	testkit.Must(t, err)
-	if dry.GetAccount().GetServiceId() != "" || len(r.Identity.Steps()) > 0 {
+	if dry.GetServiceAccount().GetServiceId() != "" || len(r.Identity.Steps()) > 0 {
 		t.Fatalf("%v", dry)
 	}
 	made, err := c.CreateServiceAccount(t.Context(),
 		&adminv1.CreateServiceAccountRequest{Description: "a bot", Scopes: []string{"messages.send"}, Execute: true})
 	testkit.Must(t, err)
-	id := made.GetAccount().GetServiceId()
-	testkit.Equal(t, "maker", made.GetAccount().GetCreatedBy(), "ada")
+	id := made.GetServiceAccount().GetServiceId()
+	testkit.Equal(t, "maker", made.GetServiceAccount().GetCreatedBy(), "ada")
 	none, err := c.CreateServiceKey(t.Context(), &adminv1.CreateServiceKeyRequest{ServiceId: id})
 	testkit.Must(t, err)
 	key, err := c.CreateServiceKey(t.Context(), &adminv1.CreateServiceKeyRequest{ServiceId: id, Execute: true})
@@ -406,8 +406,8 @@ func TestServiceAccounts(t *testing.T) {
 	testkit.Must(t, err)
 	list, err := c.ListServiceAccounts(t.Context(), &adminv1.ListServiceAccountsRequest{PageSize: 1})
 	testkit.Must(t, err)
-	if !off.GetAccount().GetDisabled() || len(shown.GetKeys()) != 1 || !shown.GetKeys()[0].GetRevoked() ||
-		len(list.GetAccounts()) != 1 || list.GetNextPageToken() != "" {
+	if !off.GetServiceAccount().GetDisabled() || len(shown.GetKeys()) != 1 || !shown.GetKeys()[0].GetRevoked() ||
+		len(list.GetServiceAccounts()) != 1 || list.GetNextPageToken() != "" {
 		t.Errorf("%v, %v, %v", off, shown, list)
 	}
 	kept := fmt.Sprint(records(t, r, &adminv1.AuditFilter{Target: "service/" + id}))

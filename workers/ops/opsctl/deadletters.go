@@ -85,7 +85,7 @@ func (p *program) listDeadLetters() *cobra.Command {
 				return err
 			}
 			return c.page("ID\tFAILED AT\tTRIES\tSTATUS\tKEY\tREASON", func(w io.Writer) {
-				for _, l := range res.GetLetters() {
+				for _, l := range res.GetDeadLetters() {
 					reason := l.GetReason()
 					if l.GetParked() {
 						reason = strings.TrimSpace("parked with its key  " + reason)
@@ -146,7 +146,7 @@ func (p *program) showDeadLetter() *cobra.Command {
 
 // printDeadLetter prints a letter, and its content if it was asked for.
 func printDeadLetter(w io.Writer, res *opsv1.GetDeadLetterResponse, content bool) {
-	l, r := res.GetLetter(), res.GetRecord()
+	l, r := res.GetDeadLetter(), res.GetRecord()
 	row := rowsOf(w)
 	row("id", safe(l.GetId()))
 	row("group", safe(l.GetGroup()))

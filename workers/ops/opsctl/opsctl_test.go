@@ -113,9 +113,9 @@ func TestDeadLetters(t *testing.T) {
 		"--status discarded,redriven": 0, "--status all": 7,
 	} {
 		out, _ := c.run(0, "deadletters list --json "+filter)
-		var page struct{ Letters []struct{ ID, Key string } }
-		if err := json.Unmarshal([]byte(out), &page); err != nil || len(page.Letters) != want {
-			t.Errorf("%s: %d letters, not %d: %v", filter, len(page.Letters), want, err)
+		var page struct{ DeadLetters []struct{ ID, Key string } }
+		if err := json.Unmarshal([]byte(out), &page); err != nil || len(page.DeadLetters) != want {
+			t.Errorf("%s: %d letters, not %d: %v", filter, len(page.DeadLetters), want, err)
 		}
 	}
 
@@ -439,7 +439,7 @@ func TestFailedOutboxRows(t *testing.T) {
 
 	// Actions are listed, and reads are not.
 	out, _ = c.run(0, "audit")
-	c.has(out, "DropFailedOutboxRow", "MendFailedOutboxRow", "ada", "ok", "failed_precondition", `"reason":"lost"`)
+	c.has(out, "DropFailedOutboxRow", "RepairFailedOutboxRow", "ada", "ok", "failed_precondition", `"reason":"lost"`)
 	if strings.Count(out, "DropFailedOutboxRow") != 1 || strings.Contains(out, "ListFailed") {
 		t.Errorf("the audit:\n%s", out)
 	}

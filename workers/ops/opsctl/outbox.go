@@ -58,12 +58,12 @@ func (p *program) repairRow() *cobra.Command {
 		needs: "the id of one row, as outbox failed prints it",
 		flags: func(fs *pflag.FlagSet) { executeFlag(fs, &execute) },
 		run: func(c *call) error {
-			res, err := c.ops().MendFailedOutboxRow(c.ctx,
-				&opsv1.MendFailedOutboxRowRequest{Row: c.args[0], Execute: execute})
+			res, err := c.ops().RepairFailedOutboxRow(c.ctx,
+				&opsv1.RepairFailedOutboxRowRequest{Row: c.args[0], Execute: execute})
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			for _, r := range res.GetMended() {
+			for _, r := range res.GetRepaired() {
 				if err := c.sayRow(r); err != nil {
 					return err
 				}

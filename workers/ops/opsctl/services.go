@@ -35,7 +35,7 @@ func (p *program) serviceList() *cobra.Command {
 				return err
 			}
 			return c.page("SERVICE\tSTATE\tMADE\tBY\tSCOPES\tDESCRIPTION", func(w io.Writer) {
-				for _, a := range res.GetAccounts() {
+				for _, a := range res.GetServiceAccounts() {
 					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", safe(a.GetServiceId()), accountState(a), formatTime(a.GetCreatedAt()),
 						safe(a.GetCreatedBy()), safe(strings.Join(a.GetScopes(), ",")), safe(a.GetDescription()))
 				}
@@ -69,7 +69,7 @@ func (p *program) serviceShow() *cobra.Command {
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			if err := c.printAccount(res.GetAccount()); err != nil {
+			if err := c.printAccount(res.GetServiceAccount()); err != nil {
 				return err
 			}
 			return c.table(func(w io.Writer) {
@@ -105,10 +105,10 @@ func (p *program) serviceCreate() *cobra.Command {
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			if err := c.printAccount(res.GetAccount()); err != nil {
+			if err := c.printAccount(res.GetServiceAccount()); err != nil {
 				return err
 			}
-			return c.done(execute, "made: services add-key %s makes its key", safe(res.GetAccount().GetServiceId()))
+			return c.done(execute, "made: services add-key %s makes its key", safe(res.GetServiceAccount().GetServiceId()))
 		}})
 }
 
@@ -128,7 +128,7 @@ func (p *program) serviceScopes() *cobra.Command {
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			if err := c.printAccount(res.GetAccount()); err != nil {
+			if err := c.printAccount(res.GetServiceAccount()); err != nil {
 				return err
 			}
 			return c.done(execute, "changed, everywhere within 5s")
@@ -144,7 +144,7 @@ func (p *program) serviceDisable() *cobra.Command {
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			if err := c.printAccount(res.GetAccount()); err != nil {
+			if err := c.printAccount(res.GetServiceAccount()); err != nil {
 				return err
 			}
 			return c.done(f.execute, "disabled: its keys are refused everywhere within 5s")

@@ -255,7 +255,7 @@ func (x *ListServiceAccountsRequest) GetPageToken() string {
 type ListServiceAccountsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The accounts.
-	Accounts []*ServiceAccount `protobuf:"bytes,1,rep,name=accounts,proto3" json:"accounts,omitempty"`
+	ServiceAccounts []*ServiceAccount `protobuf:"bytes,1,rep,name=service_accounts,json=serviceAccounts,proto3" json:"service_accounts,omitempty"`
 	// Token of the next page; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -292,9 +292,9 @@ func (*ListServiceAccountsResponse) Descriptor() ([]byte, []int) {
 	return file_parley_admin_v1_service_account_service_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *ListServiceAccountsResponse) GetAccounts() []*ServiceAccount {
+func (x *ListServiceAccountsResponse) GetServiceAccounts() []*ServiceAccount {
 	if x != nil {
-		return x.Accounts
+		return x.ServiceAccounts
 	}
 	return nil
 }
@@ -356,7 +356,7 @@ func (x *GetServiceAccountRequest) GetServiceId() string {
 type GetServiceAccountResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The account.
-	Account *ServiceAccount `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	ServiceAccount *ServiceAccount `protobuf:"bytes,1,opt,name=service_account,json=serviceAccount,proto3" json:"service_account,omitempty"`
 	// Its keys, the newest first.
 	Keys          []*ServiceKey `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -393,9 +393,9 @@ func (*GetServiceAccountResponse) Descriptor() ([]byte, []int) {
 	return file_parley_admin_v1_service_account_service_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *GetServiceAccountResponse) GetAccount() *ServiceAccount {
+func (x *GetServiceAccountResponse) GetServiceAccount() *ServiceAccount {
 	if x != nil {
-		return x.Account
+		return x.ServiceAccount
 	}
 	return nil
 }
@@ -484,9 +484,9 @@ func (x *CreateServiceAccountRequest) GetServiceId() string {
 type CreateServiceAccountResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The account; without execute it may have no id.
-	Account       *ServiceAccount `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ServiceAccount *ServiceAccount `protobuf:"bytes,1,opt,name=service_account,json=serviceAccount,proto3" json:"service_account,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CreateServiceAccountResponse) Reset() {
@@ -519,9 +519,9 @@ func (*CreateServiceAccountResponse) Descriptor() ([]byte, []int) {
 	return file_parley_admin_v1_service_account_service_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *CreateServiceAccountResponse) GetAccount() *ServiceAccount {
+func (x *CreateServiceAccountResponse) GetServiceAccount() *ServiceAccount {
 	if x != nil {
-		return x.Account
+		return x.ServiceAccount
 	}
 	return nil
 }
@@ -594,9 +594,9 @@ func (x *SetServiceScopesRequest) GetExecute() bool {
 type SetServiceScopesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The account as it is now; without execute as it was found.
-	Account       *ServiceAccount `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ServiceAccount *ServiceAccount `protobuf:"bytes,1,opt,name=service_account,json=serviceAccount,proto3" json:"service_account,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SetServiceScopesResponse) Reset() {
@@ -629,9 +629,9 @@ func (*SetServiceScopesResponse) Descriptor() ([]byte, []int) {
 	return file_parley_admin_v1_service_account_service_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *SetServiceScopesResponse) GetAccount() *ServiceAccount {
+func (x *SetServiceScopesResponse) GetServiceAccount() *ServiceAccount {
 	if x != nil {
-		return x.Account
+		return x.ServiceAccount
 	}
 	return nil
 }
@@ -704,9 +704,9 @@ func (x *DisableServiceAccountRequest) GetExecute() bool {
 type DisableServiceAccountResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The account as it is now; without execute as it was found.
-	Account       *ServiceAccount `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ServiceAccount *ServiceAccount `protobuf:"bytes,1,opt,name=service_account,json=serviceAccount,proto3" json:"service_account,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DisableServiceAccountResponse) Reset() {
@@ -739,9 +739,9 @@ func (*DisableServiceAccountResponse) Descriptor() ([]byte, []int) {
 	return file_parley_admin_v1_service_account_service_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *DisableServiceAccountResponse) GetAccount() *ServiceAccount {
+func (x *DisableServiceAccountResponse) GetServiceAccount() *ServiceAccount {
 	if x != nil {
-		return x.Account
+		return x.ServiceAccount
 	}
 	return nil
 }
@@ -1005,15 +1005,15 @@ const file_parley_admin_v1_service_account_service_proto_rawDesc = "" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\"\x97\x01\n" +
-	"\x1bListServiceAccountsResponse\x12F\n" +
-	"\baccounts\x18\x01 \x03(\v2\x1f.parley.admin.v1.ServiceAccountB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\baccounts\x120\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\"\xa6\x01\n" +
+	"\x1bListServiceAccountsResponse\x12U\n" +
+	"\x10service_accounts\x18\x01 \x03(\v2\x1f.parley.admin.v1.ServiceAccountB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x0fserviceAccounts\x120\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\rnextPageToken\"X\n" +
 	"\x18GetServiceAccountRequest\x12<\n" +
 	"\n" +
-	"service_id\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x18\x10\x01(@2\x12^[^\\p{C}\\p{Z}#/]*$R\tserviceId\"\x91\x01\n" +
-	"\x19GetServiceAccountResponse\x129\n" +
-	"\aaccount\x18\x01 \x01(\v2\x1f.parley.admin.v1.ServiceAccountR\aaccount\x129\n" +
+	"service_id\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x18\x10\x01(@2\x12^[^\\p{C}\\p{Z}#/]*$R\tserviceId\"\xa0\x01\n" +
+	"\x19GetServiceAccountResponse\x12H\n" +
+	"\x0fservice_account\x18\x01 \x01(\v2\x1f.parley.admin.v1.ServiceAccountR\x0eserviceAccount\x129\n" +
 	"\x04keys\x18\x02 \x03(\v2\x1b.parley.admin.v1.ServiceKeyB\b\xbaH\x05\x92\x01\x02\x10dR\x04keys\"\xdf\x01\n" +
 	"\x1bCreateServiceAccountRequest\x12,\n" +
 	"\vdescription\x18\x01 \x01(\tB\n" +
@@ -1021,24 +1021,24 @@ const file_parley_admin_v1_service_account_service_proto_rawDesc = "" +
 	"\x06scopes\x18\x02 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\b\x01\x10 \x18\x01\"\x06r\x04\x10\x01(@R\x06scopes\x12\x18\n" +
 	"\aexecute\x18\x03 \x01(\bR\aexecute\x12J\n" +
 	"\n" +
-	"service_id\x18\x04 \x01(\tB+\xbaH(r&( 2\"^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$R\tserviceId\"Y\n" +
-	"\x1cCreateServiceAccountResponse\x129\n" +
-	"\aaccount\x18\x01 \x01(\v2\x1f.parley.admin.v1.ServiceAccountR\aaccount\"\x9f\x01\n" +
+	"service_id\x18\x04 \x01(\tB+\xbaH(r&( 2\"^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$R\tserviceId\"h\n" +
+	"\x1cCreateServiceAccountResponse\x12H\n" +
+	"\x0fservice_account\x18\x01 \x01(\v2\x1f.parley.admin.v1.ServiceAccountR\x0eserviceAccount\"\x9f\x01\n" +
 	"\x17SetServiceScopesRequest\x12<\n" +
 	"\n" +
 	"service_id\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x18\x10\x01(@2\x12^[^\\p{C}\\p{Z}#/]*$R\tserviceId\x12,\n" +
 	"\x06scopes\x18\x02 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\b\x01\x10 \x18\x01\"\x06r\x04\x10\x01(@R\x06scopes\x12\x18\n" +
-	"\aexecute\x18\x03 \x01(\bR\aexecute\"U\n" +
-	"\x18SetServiceScopesResponse\x129\n" +
-	"\aaccount\x18\x01 \x01(\v2\x1f.parley.admin.v1.ServiceAccountR\aaccount\"\x9a\x01\n" +
+	"\aexecute\x18\x03 \x01(\bR\aexecute\"d\n" +
+	"\x18SetServiceScopesResponse\x12H\n" +
+	"\x0fservice_account\x18\x01 \x01(\v2\x1f.parley.admin.v1.ServiceAccountR\x0eserviceAccount\"\x9a\x01\n" +
 	"\x1cDisableServiceAccountRequest\x12<\n" +
 	"\n" +
 	"service_id\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x18\x10\x01(@2\x12^[^\\p{C}\\p{Z}#/]*$R\tserviceId\x12\"\n" +
 	"\x06reason\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x03(\xf4\x03R\x06reason\x12\x18\n" +
-	"\aexecute\x18\x03 \x01(\bR\aexecute\"Z\n" +
-	"\x1dDisableServiceAccountResponse\x129\n" +
-	"\aaccount\x18\x01 \x01(\v2\x1f.parley.admin.v1.ServiceAccountR\aaccount\"\xac\x01\n" +
+	"\aexecute\x18\x03 \x01(\bR\aexecute\"i\n" +
+	"\x1dDisableServiceAccountResponse\x12H\n" +
+	"\x0fservice_account\x18\x01 \x01(\v2\x1f.parley.admin.v1.ServiceAccountR\x0eserviceAccount\"\xac\x01\n" +
 	"\x17CreateServiceKeyRequest\x12<\n" +
 	"\n" +
 	"service_id\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x18\x10\x01(@2\x12^[^\\p{C}\\p{Z}#/]*$R\tserviceId\x129\n" +
@@ -1102,12 +1102,12 @@ var file_parley_admin_v1_service_account_service_proto_depIdxs = []int32{
 	16, // 0: parley.admin.v1.ServiceAccount.created_at:type_name -> google.protobuf.Timestamp
 	16, // 1: parley.admin.v1.ServiceKey.created_at:type_name -> google.protobuf.Timestamp
 	16, // 2: parley.admin.v1.ServiceKey.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 3: parley.admin.v1.ListServiceAccountsResponse.accounts:type_name -> parley.admin.v1.ServiceAccount
-	0,  // 4: parley.admin.v1.GetServiceAccountResponse.account:type_name -> parley.admin.v1.ServiceAccount
+	0,  // 3: parley.admin.v1.ListServiceAccountsResponse.service_accounts:type_name -> parley.admin.v1.ServiceAccount
+	0,  // 4: parley.admin.v1.GetServiceAccountResponse.service_account:type_name -> parley.admin.v1.ServiceAccount
 	1,  // 5: parley.admin.v1.GetServiceAccountResponse.keys:type_name -> parley.admin.v1.ServiceKey
-	0,  // 6: parley.admin.v1.CreateServiceAccountResponse.account:type_name -> parley.admin.v1.ServiceAccount
-	0,  // 7: parley.admin.v1.SetServiceScopesResponse.account:type_name -> parley.admin.v1.ServiceAccount
-	0,  // 8: parley.admin.v1.DisableServiceAccountResponse.account:type_name -> parley.admin.v1.ServiceAccount
+	0,  // 6: parley.admin.v1.CreateServiceAccountResponse.service_account:type_name -> parley.admin.v1.ServiceAccount
+	0,  // 7: parley.admin.v1.SetServiceScopesResponse.service_account:type_name -> parley.admin.v1.ServiceAccount
+	0,  // 8: parley.admin.v1.DisableServiceAccountResponse.service_account:type_name -> parley.admin.v1.ServiceAccount
 	16, // 9: parley.admin.v1.CreateServiceKeyRequest.expires_at:type_name -> google.protobuf.Timestamp
 	1,  // 10: parley.admin.v1.CreateServiceKeyResponse.key:type_name -> parley.admin.v1.ServiceKey
 	2,  // 11: parley.admin.v1.ServiceAccountAdminService.ListServiceAccounts:input_type -> parley.admin.v1.ListServiceAccountsRequest

@@ -112,7 +112,7 @@ func (x *CreateChatRequest) GetRequestId() string {
 type CreateChatResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The chat as the caller sees it.
-	Chat          *ChatOverview `protobuf:"bytes,1,opt,name=chat,proto3" json:"chat,omitempty"`
+	Overview      *ChatOverview `protobuf:"bytes,1,opt,name=overview,proto3" json:"overview,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -147,9 +147,9 @@ func (*CreateChatResponse) Descriptor() ([]byte, []int) {
 	return file_parley_chat_v1_chat_service_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *CreateChatResponse) GetChat() *ChatOverview {
+func (x *CreateChatResponse) GetOverview() *ChatOverview {
 	if x != nil {
-		return x.Chat
+		return x.Overview
 	}
 	return nil
 }
@@ -204,7 +204,7 @@ func (x *GetChatRequest) GetChatId() string {
 type GetChatResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The chat as the caller sees it.
-	Chat          *ChatOverview `protobuf:"bytes,1,opt,name=chat,proto3" json:"chat,omitempty"`
+	Overview      *ChatOverview `protobuf:"bytes,1,opt,name=overview,proto3" json:"overview,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -239,9 +239,9 @@ func (*GetChatResponse) Descriptor() ([]byte, []int) {
 	return file_parley_chat_v1_chat_service_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *GetChatResponse) GetChat() *ChatOverview {
+func (x *GetChatResponse) GetOverview() *ChatOverview {
 	if x != nil {
-		return x.Chat
+		return x.Overview
 	}
 	return nil
 }
@@ -325,7 +325,7 @@ type ListChatsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Chats, the one with the latest message first; a chat without messages
 	// stands where its creation puts it.
-	Chats []*ChatOverview `protobuf:"bytes,1,rep,name=chats,proto3" json:"chats,omitempty"`
+	Overviews []*ChatOverview `protobuf:"bytes,1,rep,name=overviews,proto3" json:"overviews,omitempty"`
 	// Token of the next page; empty after the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -362,9 +362,9 @@ func (*ListChatsResponse) Descriptor() ([]byte, []int) {
 	return file_parley_chat_v1_chat_service_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *ListChatsResponse) GetChats() []*ChatOverview {
+func (x *ListChatsResponse) GetOverviews() []*ChatOverview {
 	if x != nil {
-		return x.Chats
+		return x.Overviews
 	}
 	return nil
 }
@@ -1483,13 +1483,13 @@ const file_parley_chat_v1_chat_service_proto_rawDesc = "" +
 	"\ahistory\x18\x04 \x01(\x0e2\x1b.parley.chat.v1.HistoryModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\ahistory\x12;\n" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{0,64}$R\trequestId:p\xbaHm\x1ak\n" +
-	"\x10create_chat.name\x12,a group needs a name, a direct chat has none\x1a)(this.type == 2) == (size(this.name) > 0)\"F\n" +
-	"\x12CreateChatResponse\x120\n" +
-	"\x04chat\x18\x01 \x01(\v2\x1c.parley.chat.v1.ChatOverviewR\x04chat\"O\n" +
+	"\x10create_chat.name\x12,a group needs a name, a direct chat has none\x1a)(this.type == 2) == (size(this.name) > 0)\"N\n" +
+	"\x12CreateChatResponse\x128\n" +
+	"\boverview\x18\x01 \x01(\v2\x1c.parley.chat.v1.ChatOverviewR\boverview\"O\n" +
 	"\x0eGetChatRequest\x12=\n" +
-	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\"C\n" +
-	"\x0fGetChatResponse\x120\n" +
-	"\x04chat\x18\x01 \x01(\v2\x1c.parley.chat.v1.ChatOverviewR\x04chat\"\xb7\x01\n" +
+	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\"K\n" +
+	"\x0fGetChatResponse\x128\n" +
+	"\boverview\x18\x01 \x01(\v2\x1c.parley.chat.v1.ChatOverviewR\boverview\"\xb7\x01\n" +
 	"\x10ListChatsRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
@@ -1497,9 +1497,9 @@ const file_parley_chat_v1_chat_service_proto_rawDesc = "" +
 	"\barchived\x18\x03 \x01(\bH\x00R\barchived\x88\x01\x01\x12\x1b\n" +
 	"\x06unread\x18\x04 \x01(\bH\x01R\x06unread\x88\x01\x01B\v\n" +
 	"\t_archivedB\t\n" +
-	"\a_unread\"\x83\x01\n" +
-	"\x11ListChatsResponse\x12<\n" +
-	"\x05chats\x18\x01 \x03(\v2\x1c.parley.chat.v1.ChatOverviewB\b\xbaH\x05\x92\x01\x02\x10dR\x05chats\x120\n" +
+	"\a_unread\"\x8b\x01\n" +
+	"\x11ListChatsResponse\x12D\n" +
+	"\toverviews\x18\x01 \x03(\v2\x1c.parley.chat.v1.ChatOverviewB\b\xbaH\x05\x92\x01\x02\x10dR\toverviews\x120\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\rnextPageToken\"\xa2\x01\n" +
 	"\x12ListMembersRequest\x12=\n" +
 	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12$\n" +
@@ -1647,9 +1647,9 @@ var file_parley_chat_v1_chat_service_proto_goTypes = []any{
 var file_parley_chat_v1_chat_service_proto_depIdxs = []int32{
 	26, // 0: parley.chat.v1.CreateChatRequest.type:type_name -> parley.chat.v1.ChatType
 	27, // 1: parley.chat.v1.CreateChatRequest.history:type_name -> parley.chat.v1.HistoryMode
-	28, // 2: parley.chat.v1.CreateChatResponse.chat:type_name -> parley.chat.v1.ChatOverview
-	28, // 3: parley.chat.v1.GetChatResponse.chat:type_name -> parley.chat.v1.ChatOverview
-	28, // 4: parley.chat.v1.ListChatsResponse.chats:type_name -> parley.chat.v1.ChatOverview
+	28, // 2: parley.chat.v1.CreateChatResponse.overview:type_name -> parley.chat.v1.ChatOverview
+	28, // 3: parley.chat.v1.GetChatResponse.overview:type_name -> parley.chat.v1.ChatOverview
+	28, // 4: parley.chat.v1.ListChatsResponse.overviews:type_name -> parley.chat.v1.ChatOverview
 	29, // 5: parley.chat.v1.ListMembersResponse.members:type_name -> parley.chat.v1.Member
 	30, // 6: parley.chat.v1.ListMembersResponse.head:type_name -> parley.chat.v1.ChatHead
 	31, // 7: parley.chat.v1.AddMemberRequest.role:type_name -> parley.chat.v1.MemberRole

@@ -93,9 +93,9 @@ func (x *SyncRequest) GetPageToken() string {
 type SyncResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Chats of the user that changed, last changed first.
-	Chats []*v1.ChatOverview `protobuf:"bytes,1,rep,name=chats,proto3" json:"chats,omitempty"`
+	Overviews []*v1.ChatOverview `protobuf:"bytes,1,rep,name=overviews,proto3" json:"overviews,omitempty"`
 	// Chats that the user is no longer a member of.
-	Left []*LeftChat `protobuf:"bytes,2,rep,name=left,proto3" json:"left,omitempty"`
+	LeftChats []*LeftChat `protobuf:"bytes,2,rep,name=left_chats,json=leftChats,proto3" json:"left_chats,omitempty"`
 	// Token of the next page; empty on the last.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Token to store once all pages are taken; on the last page only.
@@ -139,16 +139,16 @@ func (*SyncResponse) Descriptor() ([]byte, []int) {
 	return file_parley_delivery_v1_delivery_service_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *SyncResponse) GetChats() []*v1.ChatOverview {
+func (x *SyncResponse) GetOverviews() []*v1.ChatOverview {
 	if x != nil {
-		return x.Chats
+		return x.Overviews
 	}
 	return nil
 }
 
-func (x *SyncResponse) GetLeft() []*LeftChat {
+func (x *SyncResponse) GetLeftChats() []*LeftChat {
 	if x != nil {
-		return x.Left
+		return x.LeftChats
 	}
 	return nil
 }
@@ -242,7 +242,7 @@ type SubscribeRequest struct {
 	// Token of the last Sync or of a stream's heartbeat; empty for a new client.
 	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// Chats that the stream itself shall bring up to date.
-	Known         []*KnownChat `protobuf:"bytes,2,rep,name=known,proto3" json:"known,omitempty"`
+	KnownChats    []*KnownChat `protobuf:"bytes,2,rep,name=known_chats,json=knownChats,proto3" json:"known_chats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -284,9 +284,9 @@ func (x *SubscribeRequest) GetToken() string {
 	return ""
 }
 
-func (x *SubscribeRequest) GetKnown() []*KnownChat {
+func (x *SubscribeRequest) GetKnownChats() []*KnownChat {
 	if x != nil {
-		return x.Known
+		return x.KnownChats
 	}
 	return nil
 }
@@ -432,7 +432,7 @@ type AckRequest struct {
 	// How far the caller has read chats, each as by MarkRead. They are recorded
 	// first, whatever becomes of the position. An error says that some may not be
 	// recorded: repeating them is safe.
-	Reads         []*ReadMark `protobuf:"bytes,3,rep,name=reads,proto3" json:"reads,omitempty"`
+	ReadMarks     []*ReadMark `protobuf:"bytes,3,rep,name=read_marks,json=readMarks,proto3" json:"read_marks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -481,9 +481,9 @@ func (x *AckRequest) GetPosition() int64 {
 	return 0
 }
 
-func (x *AckRequest) GetReads() []*ReadMark {
+func (x *AckRequest) GetReadMarks() []*ReadMark {
 	if x != nil {
-		return x.Reads
+		return x.ReadMarks
 	}
 	return nil
 }
@@ -548,7 +548,7 @@ type AckResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One for each of the request's reads, in their order. A server of an earlier
 	// release has none: its clients call MarkRead.
-	Reads         []*ReadOutcome `protobuf:"bytes,1,rep,name=reads,proto3" json:"reads,omitempty"`
+	ReadOutcomes  []*ReadOutcome `protobuf:"bytes,1,rep,name=read_outcomes,json=readOutcomes,proto3" json:"read_outcomes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -583,9 +583,9 @@ func (*AckResponse) Descriptor() ([]byte, []int) {
 	return file_parley_delivery_v1_delivery_service_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *AckResponse) GetReads() []*ReadOutcome {
+func (x *AckResponse) GetReadOutcomes() []*ReadOutcome {
 	if x != nil {
-		return x.Reads
+		return x.ReadOutcomes
 	}
 	return nil
 }
@@ -747,10 +747,11 @@ const file_parley_delivery_v1_delivery_service_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05token\x12$\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\"\x99\x02\n" +
-	"\fSyncResponse\x12=\n" +
-	"\x05chats\x18\x01 \x03(\v2\x1c.parley.chat.v1.ChatOverviewB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x05chats\x12;\n" +
-	"\x04left\x18\x02 \x03(\v2\x1c.parley.delivery.v1.LeftChatB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x04left\x120\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\"\xac\x02\n" +
+	"\fSyncResponse\x12E\n" +
+	"\toverviews\x18\x01 \x03(\v2\x1c.parley.chat.v1.ChatOverviewB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\toverviews\x12F\n" +
+	"\n" +
+	"left_chats\x18\x02 \x03(\v2\x1c.parley.delivery.v1.LeftChatB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\tleftChats\x120\n" +
 	"\x0fnext_page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\rnextPageToken\x12\x1e\n" +
 	"\x05token\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05token\x12\x12\n" +
 	"\x04full\x18\x05 \x01(\bR\x04full\x12'\n" +
@@ -759,28 +760,30 @@ const file_parley_delivery_v1_delivery_service_proto_rawDesc = "" +
 	"generation\"F\n" +
 	"\bLeftChat\x12 \n" +
 	"\achat_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\x06chatId\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\x03R\aversion\"q\n" +
+	"\aversion\x18\x02 \x01(\x03R\aversion\"|\n" +
 	"\x10SubscribeRequest\x12\x1e\n" +
-	"\x05token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05token\x12=\n" +
-	"\x05known\x18\x02 \x03(\v2\x1d.parley.delivery.v1.KnownChatB\b\xbaH\x05\x92\x01\x02\x10dR\x05known\"m\n" +
+	"\x05token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05token\x12H\n" +
+	"\vknown_chats\x18\x02 \x03(\v2\x1d.parley.delivery.v1.KnownChatB\b\xbaH\x05\x92\x01\x02\x10dR\n" +
+	"knownChats\"m\n" +
 	"\tKnownChat\x12=\n" +
 	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12!\n" +
 	"\aversion\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\aversion\"\x99\x01\n" +
 	"\x11SubscribeResponse\x12%\n" +
 	"\x0efirst_position\x18\x01 \x01(\x03R\rfirstPosition\x12<\n" +
 	"\x06frames\x18\x02 \x03(\v2\x19.parley.delivery.v1.FrameB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x06frames\x12\x1f\n" +
-	"\x06commit\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x06commit\"\x98\x01\n" +
+	"\x06commit\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x06commit\"\xa1\x01\n" +
 	"\n" +
 	"AckRequest\x12'\n" +
 	"\tstream_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\bstreamId\x12#\n" +
-	"\bposition\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\bposition\x12<\n" +
-	"\x05reads\x18\x03 \x03(\v2\x1c.parley.delivery.v1.ReadMarkB\b\xbaH\x05\x92\x01\x02\x10@R\x05reads\"n\n" +
+	"\bposition\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\bposition\x12E\n" +
+	"\n" +
+	"read_marks\x18\x03 \x03(\v2\x1c.parley.delivery.v1.ReadMarkB\b\xbaH\x05\x92\x01\x02\x10@R\treadMarks\"n\n" +
 	"\bReadMark\x12=\n" +
 	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12#\n" +
-	"\bsequence\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x01R\bsequence\"N\n" +
-	"\vAckResponse\x12?\n" +
-	"\x05reads\x18\x01 \x03(\v2\x1f.parley.delivery.v1.ReadOutcomeB\b\xbaH\x05\x92\x01\x02\x10@R\x05reads\"a\n" +
+	"\bsequence\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x01R\bsequence\"]\n" +
+	"\vAckResponse\x12N\n" +
+	"\rread_outcomes\x18\x01 \x03(\v2\x1f.parley.delivery.v1.ReadOutcomeB\b\xbaH\x05\x92\x01\x02\x10@R\freadOutcomes\"a\n" +
 	"\vReadOutcome\x121\n" +
 	"\x05state\x18\x01 \x01(\v2\x1b.parley.chat.v1.MemberStateR\x05state\x12\x1f\n" +
 	"\x06reason\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\x06reason\"8\n" +
@@ -829,12 +832,12 @@ var file_parley_delivery_v1_delivery_service_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 }
 var file_parley_delivery_v1_delivery_service_proto_depIdxs = []int32{
-	12, // 0: parley.delivery.v1.SyncResponse.chats:type_name -> parley.chat.v1.ChatOverview
-	2,  // 1: parley.delivery.v1.SyncResponse.left:type_name -> parley.delivery.v1.LeftChat
-	4,  // 2: parley.delivery.v1.SubscribeRequest.known:type_name -> parley.delivery.v1.KnownChat
+	12, // 0: parley.delivery.v1.SyncResponse.overviews:type_name -> parley.chat.v1.ChatOverview
+	2,  // 1: parley.delivery.v1.SyncResponse.left_chats:type_name -> parley.delivery.v1.LeftChat
+	4,  // 2: parley.delivery.v1.SubscribeRequest.known_chats:type_name -> parley.delivery.v1.KnownChat
 	13, // 3: parley.delivery.v1.SubscribeResponse.frames:type_name -> parley.delivery.v1.Frame
-	7,  // 4: parley.delivery.v1.AckRequest.reads:type_name -> parley.delivery.v1.ReadMark
-	9,  // 5: parley.delivery.v1.AckResponse.reads:type_name -> parley.delivery.v1.ReadOutcome
+	7,  // 4: parley.delivery.v1.AckRequest.read_marks:type_name -> parley.delivery.v1.ReadMark
+	9,  // 5: parley.delivery.v1.AckResponse.read_outcomes:type_name -> parley.delivery.v1.ReadOutcome
 	14, // 6: parley.delivery.v1.ReadOutcome.state:type_name -> parley.chat.v1.MemberState
 	15, // 7: parley.delivery.v1.ExtendResponse.expires_at:type_name -> google.protobuf.Timestamp
 	0,  // 8: parley.delivery.v1.DeliveryService.Sync:input_type -> parley.delivery.v1.SyncRequest

@@ -118,14 +118,14 @@ type Frame struct {
 	//
 	//	*Frame_Hello
 	//	*Frame_Message
-	//	*Frame_Membership
+	//	*Frame_MembershipChange
 	//	*Frame_Chat
 	//	*Frame_Head
-	//	*Frame_Receipt
+	//	*Frame_MemberState
 	//	*Frame_Heartbeat
 	//	*Frame_Reset_
 	//	*Frame_End
-	//	*Frame_Profile
+	//	*Frame_ProfileChanged
 	Body          isFrame_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -207,10 +207,10 @@ func (x *Frame) GetMessage() *v1.Message {
 	return nil
 }
 
-func (x *Frame) GetMembership() *v1.MembershipChange {
+func (x *Frame) GetMembershipChange() *v1.MembershipChange {
 	if x != nil {
-		if x, ok := x.Body.(*Frame_Membership); ok {
-			return x.Membership
+		if x, ok := x.Body.(*Frame_MembershipChange); ok {
+			return x.MembershipChange
 		}
 	}
 	return nil
@@ -234,10 +234,10 @@ func (x *Frame) GetHead() *Head {
 	return nil
 }
 
-func (x *Frame) GetReceipt() *v11.MemberState {
+func (x *Frame) GetMemberState() *v11.MemberState {
 	if x != nil {
-		if x, ok := x.Body.(*Frame_Receipt); ok {
-			return x.Receipt
+		if x, ok := x.Body.(*Frame_MemberState); ok {
+			return x.MemberState
 		}
 	}
 	return nil
@@ -270,10 +270,10 @@ func (x *Frame) GetEnd() *End {
 	return nil
 }
 
-func (x *Frame) GetProfile() *ProfileChanged {
+func (x *Frame) GetProfileChanged() *ProfileChanged {
 	if x != nil {
-		if x, ok := x.Body.(*Frame_Profile); ok {
-			return x.Profile
+		if x, ok := x.Body.(*Frame_ProfileChanged); ok {
+			return x.ProfileChanged
 		}
 	}
 	return nil
@@ -293,11 +293,11 @@ type Frame_Message struct {
 	Message *v1.Message `protobuf:"bytes,5,opt,name=message,proto3,oneof"`
 }
 
-type Frame_Membership struct {
+type Frame_MembershipChange struct {
 	// A membership changed. A removal of the stream's own user ends the chat:
 	// nothing committed later is delivered. With version 0: the chat was asked
 	// for as known, but is not a chat of the user.
-	Membership *v1.MembershipChange `protobuf:"bytes,6,opt,name=membership,proto3,oneof"`
+	MembershipChange *v1.MembershipChange `protobuf:"bytes,6,opt,name=membership_change,json=membershipChange,proto3,oneof"`
 }
 
 type Frame_Chat struct {
@@ -310,10 +310,10 @@ type Frame_Head struct {
 	Head *Head `protobuf:"bytes,8,opt,name=head,proto3,oneof"`
 }
 
-type Frame_Receipt struct {
+type Frame_MemberState struct {
 	// The user's own state in the chat changed: by another device, or because the other
 	// person of a direct chat has read more.
-	Receipt *v11.MemberState `protobuf:"bytes,9,opt,name=receipt,proto3,oneof"`
+	MemberState *v11.MemberState `protobuf:"bytes,9,opt,name=member_state,json=memberState,proto3,oneof"`
 }
 
 type Frame_Heartbeat struct {
@@ -331,22 +331,22 @@ type Frame_End struct {
 	End *End `protobuf:"bytes,12,opt,name=end,proto3,oneof"`
 }
 
-type Frame_Profile struct {
+type Frame_ProfileChanged struct {
 	// The profile of a user who shares a chat with the stream's user changed.
-	Profile *ProfileChanged `protobuf:"bytes,13,opt,name=profile,proto3,oneof"`
+	ProfileChanged *ProfileChanged `protobuf:"bytes,13,opt,name=profile_changed,json=profileChanged,proto3,oneof"`
 }
 
 func (*Frame_Hello) isFrame_Body() {}
 
 func (*Frame_Message) isFrame_Body() {}
 
-func (*Frame_Membership) isFrame_Body() {}
+func (*Frame_MembershipChange) isFrame_Body() {}
 
 func (*Frame_Chat) isFrame_Body() {}
 
 func (*Frame_Head) isFrame_Body() {}
 
-func (*Frame_Receipt) isFrame_Body() {}
+func (*Frame_MemberState) isFrame_Body() {}
 
 func (*Frame_Heartbeat) isFrame_Body() {}
 
@@ -354,7 +354,7 @@ func (*Frame_Reset_) isFrame_Body() {}
 
 func (*Frame_End) isFrame_Body() {}
 
-func (*Frame_Profile) isFrame_Body() {}
+func (*Frame_ProfileChanged) isFrame_Body() {}
 
 // Hello opens a stream.
 type Hello struct {
@@ -448,7 +448,7 @@ type Head struct {
 	// Sequence of its last message.
 	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// The chat in full; set in head frames made for one user.
-	Chat          *v11.ChatOverview `protobuf:"bytes,3,opt,name=chat,proto3" json:"chat,omitempty"`
+	Overview      *v11.ChatOverview `protobuf:"bytes,3,opt,name=overview,proto3" json:"overview,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -497,9 +497,9 @@ func (x *Head) GetSequence() int64 {
 	return 0
 }
 
-func (x *Head) GetChat() *v11.ChatOverview {
+func (x *Head) GetOverview() *v11.ChatOverview {
 	if x != nil {
-		return x.Chat
+		return x.Overview
 	}
 	return nil
 }
@@ -723,24 +723,22 @@ var File_parley_delivery_v1_frame_proto protoreflect.FileDescriptor
 
 const file_parley_delivery_v1_frame_proto_rawDesc = "" +
 	"\n" +
-	"\x1eparley/delivery/v1/frame.proto\x12\x12parley.delivery.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\x1a\x1fparley/message/v1/message.proto\"\x96\x05\n" +
+	"\x1eparley/delivery/v1/frame.proto\x12\x12parley.delivery.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\x1a\x1fparley/message/v1/message.proto\"\xbb\x05\n" +
 	"\x05Frame\x12 \n" +
 	"\achat_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\x06chatId\x12#\n" +
 	"\rafter_version\x18\x02 \x01(\x03R\fafterVersion\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x03R\aversion\x121\n" +
 	"\x05hello\x18\x04 \x01(\v2\x19.parley.delivery.v1.HelloH\x00R\x05hello\x126\n" +
-	"\amessage\x18\x05 \x01(\v2\x1a.parley.message.v1.MessageH\x00R\amessage\x12E\n" +
-	"\n" +
-	"membership\x18\x06 \x01(\v2#.parley.message.v1.MembershipChangeH\x00R\n" +
-	"membership\x12*\n" +
+	"\amessage\x18\x05 \x01(\v2\x1a.parley.message.v1.MessageH\x00R\amessage\x12R\n" +
+	"\x11membership_change\x18\x06 \x01(\v2#.parley.message.v1.MembershipChangeH\x00R\x10membershipChange\x12*\n" +
 	"\x04chat\x18\a \x01(\v2\x14.parley.chat.v1.ChatH\x00R\x04chat\x12.\n" +
-	"\x04head\x18\b \x01(\v2\x18.parley.delivery.v1.HeadH\x00R\x04head\x127\n" +
-	"\areceipt\x18\t \x01(\v2\x1b.parley.chat.v1.MemberStateH\x00R\areceipt\x12=\n" +
+	"\x04head\x18\b \x01(\v2\x18.parley.delivery.v1.HeadH\x00R\x04head\x12@\n" +
+	"\fmember_state\x18\t \x01(\v2\x1b.parley.chat.v1.MemberStateH\x00R\vmemberState\x12=\n" +
 	"\theartbeat\x18\n" +
 	" \x01(\v2\x1d.parley.delivery.v1.HeartbeatH\x00R\theartbeat\x121\n" +
 	"\x05reset\x18\v \x01(\v2\x19.parley.delivery.v1.ResetH\x00R\x05reset\x12+\n" +
-	"\x03end\x18\f \x01(\v2\x17.parley.delivery.v1.EndH\x00R\x03end\x12>\n" +
-	"\aprofile\x18\r \x01(\v2\".parley.delivery.v1.ProfileChangedH\x00R\aprofileB\x06\n" +
+	"\x03end\x18\f \x01(\v2\x17.parley.delivery.v1.EndH\x00R\x03end\x12M\n" +
+	"\x0fprofile_changed\x18\r \x01(\v2\".parley.delivery.v1.ProfileChangedH\x00R\x0eprofileChangedB\x06\n" +
 	"\x04body\"\xf0\x01\n" +
 	"\x05Hello\x12%\n" +
 	"\tstream_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\bstreamId\x12'\n" +
@@ -750,11 +748,11 @@ const file_parley_delivery_v1_frame_proto_rawDesc = "" +
 	"\x12heartbeat_interval\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x12\x12\n" +
 	"\x04full\x18\x04 \x01(\bR\x04full\x129\n" +
 	"\n" +
-	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"n\n" +
+	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"v\n" +
 	"\x04Head\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\x12\x1a\n" +
-	"\bsequence\x18\x02 \x01(\x03R\bsequence\x120\n" +
-	"\x04chat\x18\x03 \x01(\v2\x1c.parley.chat.v1.ChatOverviewR\x04chat\"+\n" +
+	"\bsequence\x18\x02 \x01(\x03R\bsequence\x128\n" +
+	"\boverview\x18\x03 \x01(\v2\x1c.parley.chat.v1.ChatOverviewR\boverview\"+\n" +
 	"\tHeartbeat\x12\x1e\n" +
 	"\x05token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05token\"L\n" +
 	"\x0eProfileChanged\x12 \n" +
@@ -811,17 +809,17 @@ var file_parley_delivery_v1_frame_proto_goTypes = []any{
 var file_parley_delivery_v1_frame_proto_depIdxs = []int32{
 	2,  // 0: parley.delivery.v1.Frame.hello:type_name -> parley.delivery.v1.Hello
 	8,  // 1: parley.delivery.v1.Frame.message:type_name -> parley.message.v1.Message
-	9,  // 2: parley.delivery.v1.Frame.membership:type_name -> parley.message.v1.MembershipChange
+	9,  // 2: parley.delivery.v1.Frame.membership_change:type_name -> parley.message.v1.MembershipChange
 	10, // 3: parley.delivery.v1.Frame.chat:type_name -> parley.chat.v1.Chat
 	3,  // 4: parley.delivery.v1.Frame.head:type_name -> parley.delivery.v1.Head
-	11, // 5: parley.delivery.v1.Frame.receipt:type_name -> parley.chat.v1.MemberState
+	11, // 5: parley.delivery.v1.Frame.member_state:type_name -> parley.chat.v1.MemberState
 	4,  // 6: parley.delivery.v1.Frame.heartbeat:type_name -> parley.delivery.v1.Heartbeat
 	6,  // 7: parley.delivery.v1.Frame.reset:type_name -> parley.delivery.v1.Reset
 	7,  // 8: parley.delivery.v1.Frame.end:type_name -> parley.delivery.v1.End
-	5,  // 9: parley.delivery.v1.Frame.profile:type_name -> parley.delivery.v1.ProfileChanged
+	5,  // 9: parley.delivery.v1.Frame.profile_changed:type_name -> parley.delivery.v1.ProfileChanged
 	12, // 10: parley.delivery.v1.Hello.heartbeat_interval:type_name -> google.protobuf.Duration
 	13, // 11: parley.delivery.v1.Hello.expires_at:type_name -> google.protobuf.Timestamp
-	14, // 12: parley.delivery.v1.Head.chat:type_name -> parley.chat.v1.ChatOverview
+	14, // 12: parley.delivery.v1.Head.overview:type_name -> parley.chat.v1.ChatOverview
 	0,  // 13: parley.delivery.v1.End.code:type_name -> parley.delivery.v1.EndCode
 	12, // 14: parley.delivery.v1.End.reconnect_after:type_name -> google.protobuf.Duration
 	15, // [15:15] is the sub-list for method output_type
@@ -839,14 +837,14 @@ func file_parley_delivery_v1_frame_proto_init() {
 	file_parley_delivery_v1_frame_proto_msgTypes[0].OneofWrappers = []any{
 		(*Frame_Hello)(nil),
 		(*Frame_Message)(nil),
-		(*Frame_Membership)(nil),
+		(*Frame_MembershipChange)(nil),
 		(*Frame_Chat)(nil),
 		(*Frame_Head)(nil),
-		(*Frame_Receipt)(nil),
+		(*Frame_MemberState)(nil),
 		(*Frame_Heartbeat)(nil),
 		(*Frame_Reset_)(nil),
 		(*Frame_End)(nil),
-		(*Frame_Profile)(nil),
+		(*Frame_ProfileChanged)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -382,7 +382,7 @@ type Change struct {
 	// Types that are valid to be assigned to Body:
 	//
 	//	*Change_Message
-	//	*Change_Membership
+	//	*Change_MembershipChange
 	//	*Change_Chat
 	Body          isChange_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
@@ -442,10 +442,10 @@ func (x *Change) GetMessage() *Message {
 	return nil
 }
 
-func (x *Change) GetMembership() *MembershipChange {
+func (x *Change) GetMembershipChange() *MembershipChange {
 	if x != nil {
-		if x, ok := x.Body.(*Change_Membership); ok {
-			return x.Membership
+		if x, ok := x.Body.(*Change_MembershipChange); ok {
+			return x.MembershipChange
 		}
 	}
 	return nil
@@ -469,9 +469,9 @@ type Change_Message struct {
 	Message *Message `protobuf:"bytes,2,opt,name=message,proto3,oneof"`
 }
 
-type Change_Membership struct {
+type Change_MembershipChange struct {
 	// A membership: added or role changed (a member at present), or removed.
-	Membership *MembershipChange `protobuf:"bytes,3,opt,name=membership,proto3,oneof"`
+	MembershipChange *MembershipChange `protobuf:"bytes,3,opt,name=membership_change,json=membershipChange,proto3,oneof"`
 }
 
 type Change_Chat struct {
@@ -481,7 +481,7 @@ type Change_Chat struct {
 
 func (*Change_Message) isChange_Body() {}
 
-func (*Change_Membership) isChange_Body() {}
+func (*Change_MembershipChange) isChange_Body() {}
 
 func (*Change_Chat) isChange_Body() {}
 
@@ -522,13 +522,11 @@ const file_parley_message_v1_message_proto_rawDesc = "" +
 	"\n" +
 	"KIND_ADDED\x10\x01\x12\x10\n" +
 	"\fKIND_REMOVED\x10\x02\x12\x15\n" +
-	"\x11KIND_ROLE_CHANGED\x10\x03\"\xd5\x01\n" +
+	"\x11KIND_ROLE_CHANGED\x10\x03\"\xe2\x01\n" +
 	"\x06Change\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\x126\n" +
-	"\amessage\x18\x02 \x01(\v2\x1a.parley.message.v1.MessageH\x00R\amessage\x12E\n" +
-	"\n" +
-	"membership\x18\x03 \x01(\v2#.parley.message.v1.MembershipChangeH\x00R\n" +
-	"membership\x12*\n" +
+	"\amessage\x18\x02 \x01(\v2\x1a.parley.message.v1.MessageH\x00R\amessage\x12R\n" +
+	"\x11membership_change\x18\x03 \x01(\v2#.parley.message.v1.MembershipChangeH\x00R\x10membershipChange\x12*\n" +
 	"\x04chat\x18\x04 \x01(\v2\x14.parley.chat.v1.ChatH\x00R\x04chatB\x06\n" +
 	"\x04body*B\n" +
 	"\vContentType\x12\x1c\n" +
@@ -567,7 +565,7 @@ var file_parley_message_v1_message_proto_depIdxs = []int32{
 	6, // 3: parley.message.v1.MembershipChange.role:type_name -> parley.chat.v1.MemberRole
 	5, // 4: parley.message.v1.MembershipChange.changed_at:type_name -> google.protobuf.Timestamp
 	2, // 5: parley.message.v1.Change.message:type_name -> parley.message.v1.Message
-	3, // 6: parley.message.v1.Change.membership:type_name -> parley.message.v1.MembershipChange
+	3, // 6: parley.message.v1.Change.membership_change:type_name -> parley.message.v1.MembershipChange
 	7, // 7: parley.message.v1.Change.chat:type_name -> parley.chat.v1.Chat
 	8, // [8:8] is the sub-list for method output_type
 	8, // [8:8] is the sub-list for method input_type
@@ -583,7 +581,7 @@ func file_parley_message_v1_message_proto_init() {
 	}
 	file_parley_message_v1_message_proto_msgTypes[2].OneofWrappers = []any{
 		(*Change_Message)(nil),
-		(*Change_Membership)(nil),
+		(*Change_MembershipChange)(nil),
 		(*Change_Chat)(nil),
 	}
 	type x struct{}

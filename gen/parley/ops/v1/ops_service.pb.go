@@ -165,7 +165,7 @@ func (x *ListDeadLettersRequest) GetPageToken() string {
 type ListDeadLettersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The letters. One that a crash wrote twice may stand on two pages.
-	Letters []*DeadLetter `protobuf:"bytes,1,rep,name=letters,proto3" json:"letters,omitempty"`
+	DeadLetters []*DeadLetter `protobuf:"bytes,1,rep,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
 	// Token of the next page; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -202,9 +202,9 @@ func (*ListDeadLettersResponse) Descriptor() ([]byte, []int) {
 	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *ListDeadLettersResponse) GetLetters() []*DeadLetter {
+func (x *ListDeadLettersResponse) GetDeadLetters() []*DeadLetter {
 	if x != nil {
-		return x.Letters
+		return x.DeadLetters
 	}
 	return nil
 }
@@ -476,7 +476,7 @@ func (x *GetDeadLetterRequest) GetContent() bool {
 type GetDeadLetterResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The letter.
-	Letter *DeadLetter `protobuf:"bytes,1,opt,name=letter,proto3" json:"letter,omitempty"`
+	DeadLetter *DeadLetter `protobuf:"bytes,1,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`
 	// The record.
 	Record *DeadLetterRecord `protobuf:"bytes,2,opt,name=record,proto3" json:"record,omitempty"`
 	// Type of the event; empty if the record is none that is known, as a topic's message.
@@ -520,9 +520,9 @@ func (*GetDeadLetterResponse) Descriptor() ([]byte, []int) {
 	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *GetDeadLetterResponse) GetLetter() *DeadLetter {
+func (x *GetDeadLetterResponse) GetDeadLetter() *DeadLetter {
 	if x != nil {
-		return x.Letter
+		return x.DeadLetter
 	}
 	return nil
 }
@@ -1462,8 +1462,8 @@ func (x *ListFailedOutboxRowsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// MendFailedOutboxRowRequest names the row to mend.
-type MendFailedOutboxRowRequest struct {
+// RepairFailedOutboxRowRequest names the row to repair.
+type RepairFailedOutboxRowRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The row.
 	Row string `protobuf:"bytes,1,opt,name=row,proto3" json:"row,omitempty"`
@@ -1473,20 +1473,20 @@ type MendFailedOutboxRowRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *MendFailedOutboxRowRequest) Reset() {
-	*x = MendFailedOutboxRowRequest{}
+func (x *RepairFailedOutboxRowRequest) Reset() {
+	*x = RepairFailedOutboxRowRequest{}
 	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *MendFailedOutboxRowRequest) String() string {
+func (x *RepairFailedOutboxRowRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*MendFailedOutboxRowRequest) ProtoMessage() {}
+func (*RepairFailedOutboxRowRequest) ProtoMessage() {}
 
-func (x *MendFailedOutboxRowRequest) ProtoReflect() protoreflect.Message {
+func (x *RepairFailedOutboxRowRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1498,50 +1498,50 @@ func (x *MendFailedOutboxRowRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use MendFailedOutboxRowRequest.ProtoReflect.Descriptor instead.
-func (*MendFailedOutboxRowRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use RepairFailedOutboxRowRequest.ProtoReflect.Descriptor instead.
+func (*RepairFailedOutboxRowRequest) Descriptor() ([]byte, []int) {
 	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{18}
 }
 
-func (x *MendFailedOutboxRowRequest) GetRow() string {
+func (x *RepairFailedOutboxRowRequest) GetRow() string {
 	if x != nil {
 		return x.Row
 	}
 	return ""
 }
 
-func (x *MendFailedOutboxRowRequest) GetExecute() bool {
+func (x *RepairFailedOutboxRowRequest) GetExecute() bool {
 	if x != nil {
 		return x.Execute
 	}
 	return false
 }
 
-// MendFailedOutboxRowResponse says what was, or would be, written.
-type MendFailedOutboxRowResponse struct {
+// RepairFailedOutboxRowResponse says what was, or would be, written.
+type RepairFailedOutboxRowResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The row as it was.
 	Row *FailedOutboxRow `protobuf:"bytes,1,opt,name=row,proto3" json:"row,omitempty"`
 	// The rows in its place; row, attempts and last_error are not set.
-	Mended        []*FailedOutboxRow `protobuf:"bytes,2,rep,name=mended,proto3" json:"mended,omitempty"`
+	Repaired      []*FailedOutboxRow `protobuf:"bytes,2,rep,name=repaired,proto3" json:"repaired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *MendFailedOutboxRowResponse) Reset() {
-	*x = MendFailedOutboxRowResponse{}
+func (x *RepairFailedOutboxRowResponse) Reset() {
+	*x = RepairFailedOutboxRowResponse{}
 	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *MendFailedOutboxRowResponse) String() string {
+func (x *RepairFailedOutboxRowResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*MendFailedOutboxRowResponse) ProtoMessage() {}
+func (*RepairFailedOutboxRowResponse) ProtoMessage() {}
 
-func (x *MendFailedOutboxRowResponse) ProtoReflect() protoreflect.Message {
+func (x *RepairFailedOutboxRowResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1553,21 +1553,21 @@ func (x *MendFailedOutboxRowResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use MendFailedOutboxRowResponse.ProtoReflect.Descriptor instead.
-func (*MendFailedOutboxRowResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use RepairFailedOutboxRowResponse.ProtoReflect.Descriptor instead.
+func (*RepairFailedOutboxRowResponse) Descriptor() ([]byte, []int) {
 	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{19}
 }
 
-func (x *MendFailedOutboxRowResponse) GetRow() *FailedOutboxRow {
+func (x *RepairFailedOutboxRowResponse) GetRow() *FailedOutboxRow {
 	if x != nil {
 		return x.Row
 	}
 	return nil
 }
 
-func (x *MendFailedOutboxRowResponse) GetMended() []*FailedOutboxRow {
+func (x *RepairFailedOutboxRowResponse) GetRepaired() []*FailedOutboxRow {
 	if x != nil {
-		return x.Mended
+		return x.Repaired
 	}
 	return nil
 }
@@ -2414,9 +2414,9 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\tpage_size\x18\x03 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"\x8b\x01\n" +
-	"\x17ListDeadLettersResponse\x12>\n" +
-	"\aletters\x18\x01 \x03(\v2\x19.parley.ops.v1.DeadLetterB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\aletters\x120\n" +
+	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"\x94\x01\n" +
+	"\x17ListDeadLettersResponse\x12G\n" +
+	"\fdead_letters\x18\x01 \x03(\v2\x19.parley.ops.v1.DeadLetterB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\vdeadLetters\x120\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\rnextPageToken\"\xa2\x01\n" +
 	"\x17CountDeadLettersRequest\x127\n" +
 	"\x06filter\x18\x01 \x01(\v2\x1f.parley.ops.v1.DeadLetterFilterR\x06filter\x12N\n" +
@@ -2434,9 +2434,10 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\x14GetDeadLetterRequest\x12\x1a\n" +
 	"\x02id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xd8\x04R\x02id\x12\x18\n" +
-	"\acontent\x18\x02 \x01(\bR\acontent\"\xfb\x01\n" +
-	"\x15GetDeadLetterResponse\x121\n" +
-	"\x06letter\x18\x01 \x01(\v2\x19.parley.ops.v1.DeadLetterR\x06letter\x127\n" +
+	"\acontent\x18\x02 \x01(\bR\acontent\"\x84\x02\n" +
+	"\x15GetDeadLetterResponse\x12:\n" +
+	"\vdead_letter\x18\x01 \x01(\v2\x19.parley.ops.v1.DeadLetterR\n" +
+	"deadLetter\x127\n" +
 	"\x06record\x18\x02 \x01(\v2\x1f.parley.ops.v1.DeadLetterRecordR\x06record\x12'\n" +
 	"\n" +
 	"event_type\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xf9\x01R\teventType\x12)\n" +
@@ -2519,14 +2520,14 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\xcc\bR\tpageToken\"\x8f\x01\n" +
 	"\x1cListFailedOutboxRowsResponse\x12=\n" +
 	"\x04rows\x18\x01 \x03(\v2\x1e.parley.ops.v1.FailedOutboxRowB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x04rows\x120\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\xcc\bR\rnextPageToken\"T\n" +
-	"\x1aMendFailedOutboxRowRequest\x12\x1c\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\xcc\bR\rnextPageToken\"V\n" +
+	"\x1cRepairFailedOutboxRowRequest\x12\x1c\n" +
 	"\x03row\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\xcc\bR\x03row\x12\x18\n" +
-	"\aexecute\x18\x02 \x01(\bR\aexecute\"\x91\x01\n" +
-	"\x1bMendFailedOutboxRowResponse\x120\n" +
-	"\x03row\x18\x01 \x01(\v2\x1e.parley.ops.v1.FailedOutboxRowR\x03row\x12@\n" +
-	"\x06mended\x18\x02 \x03(\v2\x1e.parley.ops.v1.FailedOutboxRowB\b\xbaH\x05\x92\x01\x02\x10dR\x06mended\"x\n" +
+	"\aexecute\x18\x02 \x01(\bR\aexecute\"\x97\x01\n" +
+	"\x1dRepairFailedOutboxRowResponse\x120\n" +
+	"\x03row\x18\x01 \x01(\v2\x1e.parley.ops.v1.FailedOutboxRowR\x03row\x12D\n" +
+	"\brepaired\x18\x02 \x03(\v2\x1e.parley.ops.v1.FailedOutboxRowB\b\xbaH\x05\x92\x01\x02\x10dR\brepaired\"x\n" +
 	"\x1aDropFailedOutboxRowRequest\x12\x1c\n" +
 	"\x03row\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\xcc\bR\x03row\x12\"\n" +
@@ -2599,7 +2600,7 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\x1aDEAD_LETTER_OUTCOME_FAILED\x10\x02\x12\x1e\n" +
 	"\x1aDEAD_LETTER_OUTCOME_BEHIND\x10\x03\x12\"\n" +
 	"\x1eDEAD_LETTER_OUTCOME_NO_HANDLER\x10\x04\x12\x1d\n" +
-	"\x19DEAD_LETTER_OUTCOME_TAKEN\x10\x052\x98\r\n" +
+	"\x19DEAD_LETTER_OUTCOME_TAKEN\x10\x052\x9e\r\n" +
 	"\n" +
 	"OpsService\x12e\n" +
 	"\x0fListDeadLetters\x12%.parley.ops.v1.ListDeadLettersRequest\x1a&.parley.ops.v1.ListDeadLettersResponse\"\x03\x90\x02\x01\x12h\n" +
@@ -2608,8 +2609,8 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\x12RedriveDeadLetters\x12(.parley.ops.v1.RedriveDeadLettersRequest\x1a).parley.ops.v1.RedriveDeadLettersResponse0\x01\x12k\n" +
 	"\x12DiscardDeadLetters\x12(.parley.ops.v1.DiscardDeadLettersRequest\x1a).parley.ops.v1.DiscardDeadLettersResponse0\x01\x12Y\n" +
 	"\fReplayEvents\x12\".parley.ops.v1.ReplayEventsRequest\x1a#.parley.ops.v1.ReplayEventsResponse0\x01\x12t\n" +
-	"\x14ListFailedOutboxRows\x12*.parley.ops.v1.ListFailedOutboxRowsRequest\x1a+.parley.ops.v1.ListFailedOutboxRowsResponse\"\x03\x90\x02\x01\x12l\n" +
-	"\x13MendFailedOutboxRow\x12).parley.ops.v1.MendFailedOutboxRowRequest\x1a*.parley.ops.v1.MendFailedOutboxRowResponse\x12l\n" +
+	"\x14ListFailedOutboxRows\x12*.parley.ops.v1.ListFailedOutboxRowsRequest\x1a+.parley.ops.v1.ListFailedOutboxRowsResponse\"\x03\x90\x02\x01\x12r\n" +
+	"\x15RepairFailedOutboxRow\x12+.parley.ops.v1.RepairFailedOutboxRowRequest\x1a,.parley.ops.v1.RepairFailedOutboxRowResponse\x12l\n" +
 	"\x13DropFailedOutboxRow\x12).parley.ops.v1.DropFailedOutboxRowRequest\x1a*.parley.ops.v1.DropFailedOutboxRowResponse\x12k\n" +
 	"\x11ListOperatorCalls\x12'.parley.ops.v1.ListOperatorCallsRequest\x1a(.parley.ops.v1.ListOperatorCallsResponse\"\x03\x90\x02\x01\x12h\n" +
 	"\x10GetConsumerGroup\x12&.parley.ops.v1.GetConsumerGroupRequest\x1a'.parley.ops.v1.GetConsumerGroupResponse\"\x03\x90\x02\x01\x12Y\n" +
@@ -2635,64 +2636,64 @@ func file_parley_ops_v1_ops_service_proto_rawDescGZIP() []byte {
 var file_parley_ops_v1_ops_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_parley_ops_v1_ops_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_parley_ops_v1_ops_service_proto_goTypes = []any{
-	(DeadLetterOutcome)(0),               // 0: parley.ops.v1.DeadLetterOutcome
-	(*ListDeadLettersRequest)(nil),       // 1: parley.ops.v1.ListDeadLettersRequest
-	(*ListDeadLettersResponse)(nil),      // 2: parley.ops.v1.ListDeadLettersResponse
-	(*CountDeadLettersRequest)(nil),      // 3: parley.ops.v1.CountDeadLettersRequest
-	(*CountDeadLettersResponse)(nil),     // 4: parley.ops.v1.CountDeadLettersResponse
-	(*DeadLetterCount)(nil),              // 5: parley.ops.v1.DeadLetterCount
-	(*GetDeadLetterRequest)(nil),         // 6: parley.ops.v1.GetDeadLetterRequest
-	(*GetDeadLetterResponse)(nil),        // 7: parley.ops.v1.GetDeadLetterResponse
-	(*DeadLetterResult)(nil),             // 8: parley.ops.v1.DeadLetterResult
-	(*DeadLetterSummary)(nil),            // 9: parley.ops.v1.DeadLetterSummary
-	(*RedriveDeadLettersRequest)(nil),    // 10: parley.ops.v1.RedriveDeadLettersRequest
-	(*RedriveDeadLettersResponse)(nil),   // 11: parley.ops.v1.RedriveDeadLettersResponse
-	(*DiscardDeadLettersRequest)(nil),    // 12: parley.ops.v1.DiscardDeadLettersRequest
-	(*DiscardDeadLettersResponse)(nil),   // 13: parley.ops.v1.DiscardDeadLettersResponse
-	(*ReplayEventsRequest)(nil),          // 14: parley.ops.v1.ReplayEventsRequest
-	(*ReplayEventsResponse)(nil),         // 15: parley.ops.v1.ReplayEventsResponse
-	(*FailedOutboxRow)(nil),              // 16: parley.ops.v1.FailedOutboxRow
-	(*ListFailedOutboxRowsRequest)(nil),  // 17: parley.ops.v1.ListFailedOutboxRowsRequest
-	(*ListFailedOutboxRowsResponse)(nil), // 18: parley.ops.v1.ListFailedOutboxRowsResponse
-	(*MendFailedOutboxRowRequest)(nil),   // 19: parley.ops.v1.MendFailedOutboxRowRequest
-	(*MendFailedOutboxRowResponse)(nil),  // 20: parley.ops.v1.MendFailedOutboxRowResponse
-	(*DropFailedOutboxRowRequest)(nil),   // 21: parley.ops.v1.DropFailedOutboxRowRequest
-	(*DropFailedOutboxRowResponse)(nil),  // 22: parley.ops.v1.DropFailedOutboxRowResponse
-	(*GetConsumerGroupRequest)(nil),      // 23: parley.ops.v1.GetConsumerGroupRequest
-	(*GetConsumerGroupResponse)(nil),     // 24: parley.ops.v1.GetConsumerGroupResponse
-	(*ConsumerGroupMember)(nil),          // 25: parley.ops.v1.ConsumerGroupMember
-	(*ConsumerGroupPartition)(nil),       // 26: parley.ops.v1.ConsumerGroupPartition
-	(*ListHotKeysRequest)(nil),           // 27: parley.ops.v1.ListHotKeysRequest
-	(*ListHotKeysResponse)(nil),          // 28: parley.ops.v1.ListHotKeysResponse
-	(*HotKey)(nil),                       // 29: parley.ops.v1.HotKey
-	(*ListOperatorCallsRequest)(nil),     // 30: parley.ops.v1.ListOperatorCallsRequest
-	(*ListOperatorCallsResponse)(nil),    // 31: parley.ops.v1.ListOperatorCallsResponse
-	(*OperatorCall)(nil),                 // 32: parley.ops.v1.OperatorCall
-	(*DeadLetterFilter)(nil),             // 33: parley.ops.v1.DeadLetterFilter
-	(DeadLetterStatus)(0),                // 34: parley.ops.v1.DeadLetterStatus
-	(*DeadLetter)(nil),                   // 35: parley.ops.v1.DeadLetter
-	(*timestamppb.Timestamp)(nil),        // 36: google.protobuf.Timestamp
-	(*DeadLetterRecord)(nil),             // 37: parley.ops.v1.DeadLetterRecord
-	(EventStatus)(0),                     // 38: parley.ops.v1.EventStatus
-	(*MigrateTopicRequest)(nil),          // 39: parley.ops.v1.MigrateTopicRequest
-	(*AbortTopicMigrationRequest)(nil),   // 40: parley.ops.v1.AbortTopicMigrationRequest
-	(*ListTopicVersionsRequest)(nil),     // 41: parley.ops.v1.ListTopicVersionsRequest
-	(*RetireTopicVersionRequest)(nil),    // 42: parley.ops.v1.RetireTopicVersionRequest
-	(*MigrateTopicResponse)(nil),         // 43: parley.ops.v1.MigrateTopicResponse
-	(*AbortTopicMigrationResponse)(nil),  // 44: parley.ops.v1.AbortTopicMigrationResponse
-	(*ListTopicVersionsResponse)(nil),    // 45: parley.ops.v1.ListTopicVersionsResponse
-	(*RetireTopicVersionResponse)(nil),   // 46: parley.ops.v1.RetireTopicVersionResponse
+	(DeadLetterOutcome)(0),                // 0: parley.ops.v1.DeadLetterOutcome
+	(*ListDeadLettersRequest)(nil),        // 1: parley.ops.v1.ListDeadLettersRequest
+	(*ListDeadLettersResponse)(nil),       // 2: parley.ops.v1.ListDeadLettersResponse
+	(*CountDeadLettersRequest)(nil),       // 3: parley.ops.v1.CountDeadLettersRequest
+	(*CountDeadLettersResponse)(nil),      // 4: parley.ops.v1.CountDeadLettersResponse
+	(*DeadLetterCount)(nil),               // 5: parley.ops.v1.DeadLetterCount
+	(*GetDeadLetterRequest)(nil),          // 6: parley.ops.v1.GetDeadLetterRequest
+	(*GetDeadLetterResponse)(nil),         // 7: parley.ops.v1.GetDeadLetterResponse
+	(*DeadLetterResult)(nil),              // 8: parley.ops.v1.DeadLetterResult
+	(*DeadLetterSummary)(nil),             // 9: parley.ops.v1.DeadLetterSummary
+	(*RedriveDeadLettersRequest)(nil),     // 10: parley.ops.v1.RedriveDeadLettersRequest
+	(*RedriveDeadLettersResponse)(nil),    // 11: parley.ops.v1.RedriveDeadLettersResponse
+	(*DiscardDeadLettersRequest)(nil),     // 12: parley.ops.v1.DiscardDeadLettersRequest
+	(*DiscardDeadLettersResponse)(nil),    // 13: parley.ops.v1.DiscardDeadLettersResponse
+	(*ReplayEventsRequest)(nil),           // 14: parley.ops.v1.ReplayEventsRequest
+	(*ReplayEventsResponse)(nil),          // 15: parley.ops.v1.ReplayEventsResponse
+	(*FailedOutboxRow)(nil),               // 16: parley.ops.v1.FailedOutboxRow
+	(*ListFailedOutboxRowsRequest)(nil),   // 17: parley.ops.v1.ListFailedOutboxRowsRequest
+	(*ListFailedOutboxRowsResponse)(nil),  // 18: parley.ops.v1.ListFailedOutboxRowsResponse
+	(*RepairFailedOutboxRowRequest)(nil),  // 19: parley.ops.v1.RepairFailedOutboxRowRequest
+	(*RepairFailedOutboxRowResponse)(nil), // 20: parley.ops.v1.RepairFailedOutboxRowResponse
+	(*DropFailedOutboxRowRequest)(nil),    // 21: parley.ops.v1.DropFailedOutboxRowRequest
+	(*DropFailedOutboxRowResponse)(nil),   // 22: parley.ops.v1.DropFailedOutboxRowResponse
+	(*GetConsumerGroupRequest)(nil),       // 23: parley.ops.v1.GetConsumerGroupRequest
+	(*GetConsumerGroupResponse)(nil),      // 24: parley.ops.v1.GetConsumerGroupResponse
+	(*ConsumerGroupMember)(nil),           // 25: parley.ops.v1.ConsumerGroupMember
+	(*ConsumerGroupPartition)(nil),        // 26: parley.ops.v1.ConsumerGroupPartition
+	(*ListHotKeysRequest)(nil),            // 27: parley.ops.v1.ListHotKeysRequest
+	(*ListHotKeysResponse)(nil),           // 28: parley.ops.v1.ListHotKeysResponse
+	(*HotKey)(nil),                        // 29: parley.ops.v1.HotKey
+	(*ListOperatorCallsRequest)(nil),      // 30: parley.ops.v1.ListOperatorCallsRequest
+	(*ListOperatorCallsResponse)(nil),     // 31: parley.ops.v1.ListOperatorCallsResponse
+	(*OperatorCall)(nil),                  // 32: parley.ops.v1.OperatorCall
+	(*DeadLetterFilter)(nil),              // 33: parley.ops.v1.DeadLetterFilter
+	(DeadLetterStatus)(0),                 // 34: parley.ops.v1.DeadLetterStatus
+	(*DeadLetter)(nil),                    // 35: parley.ops.v1.DeadLetter
+	(*timestamppb.Timestamp)(nil),         // 36: google.protobuf.Timestamp
+	(*DeadLetterRecord)(nil),              // 37: parley.ops.v1.DeadLetterRecord
+	(EventStatus)(0),                      // 38: parley.ops.v1.EventStatus
+	(*MigrateTopicRequest)(nil),           // 39: parley.ops.v1.MigrateTopicRequest
+	(*AbortTopicMigrationRequest)(nil),    // 40: parley.ops.v1.AbortTopicMigrationRequest
+	(*ListTopicVersionsRequest)(nil),      // 41: parley.ops.v1.ListTopicVersionsRequest
+	(*RetireTopicVersionRequest)(nil),     // 42: parley.ops.v1.RetireTopicVersionRequest
+	(*MigrateTopicResponse)(nil),          // 43: parley.ops.v1.MigrateTopicResponse
+	(*AbortTopicMigrationResponse)(nil),   // 44: parley.ops.v1.AbortTopicMigrationResponse
+	(*ListTopicVersionsResponse)(nil),     // 45: parley.ops.v1.ListTopicVersionsResponse
+	(*RetireTopicVersionResponse)(nil),    // 46: parley.ops.v1.RetireTopicVersionResponse
 }
 var file_parley_ops_v1_ops_service_proto_depIdxs = []int32{
 	33, // 0: parley.ops.v1.ListDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
 	34, // 1: parley.ops.v1.ListDeadLettersRequest.statuses:type_name -> parley.ops.v1.DeadLetterStatus
-	35, // 2: parley.ops.v1.ListDeadLettersResponse.letters:type_name -> parley.ops.v1.DeadLetter
+	35, // 2: parley.ops.v1.ListDeadLettersResponse.dead_letters:type_name -> parley.ops.v1.DeadLetter
 	33, // 3: parley.ops.v1.CountDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
 	34, // 4: parley.ops.v1.CountDeadLettersRequest.statuses:type_name -> parley.ops.v1.DeadLetterStatus
 	5,  // 5: parley.ops.v1.CountDeadLettersResponse.counts:type_name -> parley.ops.v1.DeadLetterCount
 	36, // 6: parley.ops.v1.DeadLetterCount.first_failed_at:type_name -> google.protobuf.Timestamp
 	36, // 7: parley.ops.v1.DeadLetterCount.last_failed_at:type_name -> google.protobuf.Timestamp
-	35, // 8: parley.ops.v1.GetDeadLetterResponse.letter:type_name -> parley.ops.v1.DeadLetter
+	35, // 8: parley.ops.v1.GetDeadLetterResponse.dead_letter:type_name -> parley.ops.v1.DeadLetter
 	37, // 9: parley.ops.v1.GetDeadLetterResponse.record:type_name -> parley.ops.v1.DeadLetterRecord
 	0,  // 10: parley.ops.v1.DeadLetterResult.outcome:type_name -> parley.ops.v1.DeadLetterOutcome
 	33, // 11: parley.ops.v1.RedriveDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
@@ -2706,8 +2707,8 @@ var file_parley_ops_v1_ops_service_proto_depIdxs = []int32{
 	38, // 19: parley.ops.v1.ReplayEventsRequest.statuses:type_name -> parley.ops.v1.EventStatus
 	36, // 20: parley.ops.v1.FailedOutboxRow.created_at:type_name -> google.protobuf.Timestamp
 	16, // 21: parley.ops.v1.ListFailedOutboxRowsResponse.rows:type_name -> parley.ops.v1.FailedOutboxRow
-	16, // 22: parley.ops.v1.MendFailedOutboxRowResponse.row:type_name -> parley.ops.v1.FailedOutboxRow
-	16, // 23: parley.ops.v1.MendFailedOutboxRowResponse.mended:type_name -> parley.ops.v1.FailedOutboxRow
+	16, // 22: parley.ops.v1.RepairFailedOutboxRowResponse.row:type_name -> parley.ops.v1.FailedOutboxRow
+	16, // 23: parley.ops.v1.RepairFailedOutboxRowResponse.repaired:type_name -> parley.ops.v1.FailedOutboxRow
 	16, // 24: parley.ops.v1.DropFailedOutboxRowResponse.row:type_name -> parley.ops.v1.FailedOutboxRow
 	25, // 25: parley.ops.v1.GetConsumerGroupResponse.members:type_name -> parley.ops.v1.ConsumerGroupMember
 	26, // 26: parley.ops.v1.GetConsumerGroupResponse.partitions:type_name -> parley.ops.v1.ConsumerGroupPartition
@@ -2724,7 +2725,7 @@ var file_parley_ops_v1_ops_service_proto_depIdxs = []int32{
 	12, // 37: parley.ops.v1.OpsService.DiscardDeadLetters:input_type -> parley.ops.v1.DiscardDeadLettersRequest
 	14, // 38: parley.ops.v1.OpsService.ReplayEvents:input_type -> parley.ops.v1.ReplayEventsRequest
 	17, // 39: parley.ops.v1.OpsService.ListFailedOutboxRows:input_type -> parley.ops.v1.ListFailedOutboxRowsRequest
-	19, // 40: parley.ops.v1.OpsService.MendFailedOutboxRow:input_type -> parley.ops.v1.MendFailedOutboxRowRequest
+	19, // 40: parley.ops.v1.OpsService.RepairFailedOutboxRow:input_type -> parley.ops.v1.RepairFailedOutboxRowRequest
 	21, // 41: parley.ops.v1.OpsService.DropFailedOutboxRow:input_type -> parley.ops.v1.DropFailedOutboxRowRequest
 	30, // 42: parley.ops.v1.OpsService.ListOperatorCalls:input_type -> parley.ops.v1.ListOperatorCallsRequest
 	23, // 43: parley.ops.v1.OpsService.GetConsumerGroup:input_type -> parley.ops.v1.GetConsumerGroupRequest
@@ -2740,7 +2741,7 @@ var file_parley_ops_v1_ops_service_proto_depIdxs = []int32{
 	13, // 53: parley.ops.v1.OpsService.DiscardDeadLetters:output_type -> parley.ops.v1.DiscardDeadLettersResponse
 	15, // 54: parley.ops.v1.OpsService.ReplayEvents:output_type -> parley.ops.v1.ReplayEventsResponse
 	18, // 55: parley.ops.v1.OpsService.ListFailedOutboxRows:output_type -> parley.ops.v1.ListFailedOutboxRowsResponse
-	20, // 56: parley.ops.v1.OpsService.MendFailedOutboxRow:output_type -> parley.ops.v1.MendFailedOutboxRowResponse
+	20, // 56: parley.ops.v1.OpsService.RepairFailedOutboxRow:output_type -> parley.ops.v1.RepairFailedOutboxRowResponse
 	22, // 57: parley.ops.v1.OpsService.DropFailedOutboxRow:output_type -> parley.ops.v1.DropFailedOutboxRowResponse
 	31, // 58: parley.ops.v1.OpsService.ListOperatorCalls:output_type -> parley.ops.v1.ListOperatorCallsResponse
 	24, // 59: parley.ops.v1.OpsService.GetConsumerGroup:output_type -> parley.ops.v1.GetConsumerGroupResponse

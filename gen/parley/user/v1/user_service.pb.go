@@ -175,7 +175,7 @@ func (x *KnownProfile) GetVersion() int64 {
 type BatchGetProfilesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The people, each once.
-	Profiles      []*KnownProfile `protobuf:"bytes,1,rep,name=profiles,proto3" json:"profiles,omitempty"`
+	KnownProfiles []*KnownProfile `protobuf:"bytes,1,rep,name=known_profiles,json=knownProfiles,proto3" json:"known_profiles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -210,9 +210,9 @@ func (*BatchGetProfilesRequest) Descriptor() ([]byte, []int) {
 	return file_parley_user_v1_user_service_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *BatchGetProfilesRequest) GetProfiles() []*KnownProfile {
+func (x *BatchGetProfilesRequest) GetKnownProfiles() []*KnownProfile {
 	if x != nil {
-		return x.Profiles
+		return x.KnownProfiles
 	}
 	return nil
 }
@@ -1069,7 +1069,7 @@ func (x *ListBlockedRequest) GetPageToken() string {
 type ListBlockedResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The entries.
-	Blocked []*BlockedUser `protobuf:"bytes,1,rep,name=blocked,proto3" json:"blocked,omitempty"`
+	BlockedUsers []*BlockedUser `protobuf:"bytes,1,rep,name=blocked_users,json=blockedUsers,proto3" json:"blocked_users,omitempty"`
 	// Token of the next page; empty after the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1106,9 +1106,9 @@ func (*ListBlockedResponse) Descriptor() ([]byte, []int) {
 	return file_parley_user_v1_user_service_proto_rawDescGZIP(), []int{22}
 }
 
-func (x *ListBlockedResponse) GetBlocked() []*BlockedUser {
+func (x *ListBlockedResponse) GetBlockedUsers() []*BlockedUser {
 	if x != nil {
-		return x.Blocked
+		return x.BlockedUsers
 	}
 	return nil
 }
@@ -1610,7 +1610,7 @@ type ExportDataResponse struct {
 	//	*ExportDataResponse_Profile
 	//	*ExportDataResponse_Settings
 	//	*ExportDataResponse_Identifier
-	//	*ExportDataResponse_Blocked
+	//	*ExportDataResponse_BlockedUser
 	//	*ExportDataResponse_Invitation
 	//	*ExportDataResponse_Chat
 	//	*ExportDataResponse_Message
@@ -1686,10 +1686,10 @@ func (x *ExportDataResponse) GetIdentifier() string {
 	return ""
 }
 
-func (x *ExportDataResponse) GetBlocked() *BlockedUser {
+func (x *ExportDataResponse) GetBlockedUser() *BlockedUser {
 	if x != nil {
-		if x, ok := x.Record.(*ExportDataResponse_Blocked); ok {
-			return x.Blocked
+		if x, ok := x.Record.(*ExportDataResponse_BlockedUser); ok {
+			return x.BlockedUser
 		}
 	}
 	return nil
@@ -1757,9 +1757,9 @@ type ExportDataResponse_Identifier struct {
 	Identifier string `protobuf:"bytes,3,opt,name=identifier,proto3,oneof"`
 }
 
-type ExportDataResponse_Blocked struct {
+type ExportDataResponse_BlockedUser struct {
 	// An entry of the block list.
-	Blocked *BlockedUser `protobuf:"bytes,4,opt,name=blocked,proto3,oneof"`
+	BlockedUser *BlockedUser `protobuf:"bytes,4,opt,name=blocked_user,json=blockedUser,proto3,oneof"`
 }
 
 type ExportDataResponse_Invitation struct {
@@ -1788,7 +1788,7 @@ func (*ExportDataResponse_Settings) isExportDataResponse_Record() {}
 
 func (*ExportDataResponse_Identifier) isExportDataResponse_Record() {}
 
-func (*ExportDataResponse_Blocked) isExportDataResponse_Record() {}
+func (*ExportDataResponse_BlockedUser) isExportDataResponse_Record() {}
 
 func (*ExportDataResponse_Invitation) isExportDataResponse_Record() {}
 
@@ -2021,10 +2021,10 @@ const file_parley_user_v1_user_service_proto_rawDesc = "" +
 	"\auser_id\x18\x01 \x01(\tB$\xbaH!r\x1f\x10\x01(@2\x12^[^\\p{C}\\p{Z}#/]*$Z\x01.Z\x02..R\x06userId\x12&\n" +
 	"\aversion\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00H\x00R\aversion\x88\x01\x01B\n" +
 	"\n" +
-	"\b_version\"_\n" +
-	"\x17BatchGetProfilesRequest\x12D\n" +
-	"\bprofiles\x18\x01 \x03(\v2\x1c.parley.user.v1.KnownProfileB\n" +
-	"\xbaH\a\x92\x01\x04\b\x01\x10dR\bprofiles\"Y\n" +
+	"\b_version\"j\n" +
+	"\x17BatchGetProfilesRequest\x12O\n" +
+	"\x0eknown_profiles\x18\x01 \x03(\v2\x1c.parley.user.v1.KnownProfileB\n" +
+	"\xbaH\a\x92\x01\x04\b\x01\x10dR\rknownProfiles\"Y\n" +
 	"\x18BatchGetProfilesResponse\x12=\n" +
 	"\bprofiles\x18\x01 \x03(\v2\x17.parley.user.v1.ProfileB\b\xbaH\x05\x92\x01\x02\x10dR\bprofiles\"\xe8\x01\n" +
 	"\x14UpdateProfileRequest\x12/\n" +
@@ -2072,9 +2072,9 @@ const file_parley_user_v1_user_service_proto_rawDesc = "" +
 	"\x12ListBlockedRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\"\x88\x01\n" +
-	"\x13ListBlockedResponse\x12?\n" +
-	"\ablocked\x18\x01 \x03(\v2\x1b.parley.user.v1.BlockedUserB\b\xbaH\x05\x92\x01\x02\x10dR\ablocked\x120\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\"\x93\x01\n" +
+	"\x13ListBlockedResponse\x12J\n" +
+	"\rblocked_users\x18\x01 \x03(\v2\x1b.parley.user.v1.BlockedUserB\b\xbaH\x05\x92\x01\x02\x10dR\fblockedUsers\x120\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\rnextPageToken\"\x93\x01\n" +
 	"\x13InviteToChatRequest\x12=\n" +
 	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12=\n" +
@@ -2096,14 +2096,14 @@ const file_parley_user_v1_user_service_proto_rawDesc = "" +
 	"\x0fconfirm_user_id\x18\x01 \x01(\tB$\xbaH!r\x1f\x10\x01(@2\x12^[^\\p{C}\\p{Z}#/]*$Z\x01.Z\x02..R\rconfirmUserId\"\x17\n" +
 	"\x15DeleteAccountResponse\"5\n" +
 	"\x11ExportDataRequest\x12 \n" +
-	"\x06cursor\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06cursor\"\xf0\x03\n" +
+	"\x06cursor\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06cursor\"\xf9\x03\n" +
 	"\x12ExportDataResponse\x123\n" +
 	"\aprofile\x18\x01 \x01(\v2\x17.parley.user.v1.ProfileH\x00R\aprofile\x126\n" +
 	"\bsettings\x18\x02 \x01(\v2\x18.parley.user.v1.SettingsH\x00R\bsettings\x12*\n" +
 	"\n" +
 	"identifier\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\xfe\x01H\x00R\n" +
-	"identifier\x127\n" +
-	"\ablocked\x18\x04 \x01(\v2\x1b.parley.user.v1.BlockedUserH\x00R\ablocked\x12<\n" +
+	"identifier\x12@\n" +
+	"\fblocked_user\x18\x04 \x01(\v2\x1b.parley.user.v1.BlockedUserH\x00R\vblockedUser\x12<\n" +
 	"\n" +
 	"invitation\x18\x05 \x01(\v2\x1a.parley.user.v1.InvitationH\x00R\n" +
 	"invitation\x122\n" +
@@ -2212,7 +2212,7 @@ var file_parley_user_v1_user_service_proto_goTypes = []any{
 }
 var file_parley_user_v1_user_service_proto_depIdxs = []int32{
 	38, // 0: parley.user.v1.GetProfileResponse.profile:type_name -> parley.user.v1.Profile
-	2,  // 1: parley.user.v1.BatchGetProfilesRequest.profiles:type_name -> parley.user.v1.KnownProfile
+	2,  // 1: parley.user.v1.BatchGetProfilesRequest.known_profiles:type_name -> parley.user.v1.KnownProfile
 	38, // 2: parley.user.v1.BatchGetProfilesResponse.profiles:type_name -> parley.user.v1.Profile
 	38, // 3: parley.user.v1.UpdateProfileResponse.profile:type_name -> parley.user.v1.Profile
 	38, // 4: parley.user.v1.SetHandleResponse.profile:type_name -> parley.user.v1.Profile
@@ -2221,12 +2221,12 @@ var file_parley_user_v1_user_service_proto_depIdxs = []int32{
 	39, // 7: parley.user.v1.GetSettingsResponse.settings:type_name -> parley.user.v1.Settings
 	40, // 8: parley.user.v1.UpdateSettingsRequest.who_may_add:type_name -> parley.user.v1.WhoMayAdd
 	39, // 9: parley.user.v1.UpdateSettingsResponse.settings:type_name -> parley.user.v1.Settings
-	41, // 10: parley.user.v1.ListBlockedResponse.blocked:type_name -> parley.user.v1.BlockedUser
+	41, // 10: parley.user.v1.ListBlockedResponse.blocked_users:type_name -> parley.user.v1.BlockedUser
 	42, // 11: parley.user.v1.InviteToChatResponse.invitation:type_name -> parley.user.v1.Invitation
 	42, // 12: parley.user.v1.ListInvitationsResponse.invitations:type_name -> parley.user.v1.Invitation
 	38, // 13: parley.user.v1.ExportDataResponse.profile:type_name -> parley.user.v1.Profile
 	39, // 14: parley.user.v1.ExportDataResponse.settings:type_name -> parley.user.v1.Settings
-	41, // 15: parley.user.v1.ExportDataResponse.blocked:type_name -> parley.user.v1.BlockedUser
+	41, // 15: parley.user.v1.ExportDataResponse.blocked_user:type_name -> parley.user.v1.BlockedUser
 	42, // 16: parley.user.v1.ExportDataResponse.invitation:type_name -> parley.user.v1.Invitation
 	35, // 17: parley.user.v1.ExportDataResponse.chat:type_name -> parley.user.v1.ExportedChat
 	36, // 18: parley.user.v1.ExportDataResponse.message:type_name -> parley.user.v1.ExportedMessage
@@ -2287,7 +2287,7 @@ func file_parley_user_v1_user_service_proto_init() {
 		(*ExportDataResponse_Profile)(nil),
 		(*ExportDataResponse_Settings)(nil),
 		(*ExportDataResponse_Identifier)(nil),
-		(*ExportDataResponse_Blocked)(nil),
+		(*ExportDataResponse_BlockedUser)(nil),
 		(*ExportDataResponse_Invitation)(nil),
 		(*ExportDataResponse_Chat)(nil),
 		(*ExportDataResponse_Message)(nil),

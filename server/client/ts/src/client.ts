@@ -73,7 +73,7 @@ export class Client {
     this.name = `parley/1/${baseUrl}/${userId}`;
     this.storage = options.storage ?? (lasting ? new IndexedDBStorage(this.name) : new MemoryStorage());
     this.profiles = new Profiles(
-      async (known) => (await users.batchGetProfiles({ profiles: known }, { timeoutMs: 30_000 })).profiles,
+      async (known) => (await users.batchGetProfiles({ knownProfiles: known }, { timeoutMs: 30_000 })).profiles,
       this.storage instanceof IndexedDBStorage ? this.storage : undefined,
     );
     this.shared = (options.share ?? true) && canShare() && this.storage instanceof IndexedDBStorage;
@@ -202,9 +202,9 @@ export class Client {
   async create(request: Omit<MessageInitShape<typeof CreateChatRequestSchema>, "$typeName">): Promise<string> {
     let history = "";
     const onHeader = (h: Headers) => void (history = historyIn(h));
-    const { chat } = await this.api.chats.createChat({ requestId: uuid(), ...request }, { onHeader });
-    this.execute({ do: "learn", overview: toBinary(ChatOverviewSchema, chat!), history });
-    const { chatId } = chat!.chat!;
+    const { overview } = await this.api.chats.createChat({ requestId: uuid(), ...request }, { onHeader });
+    this.execute({ do: "learn", overview: toBinary(ChatOverviewSchema, overview!), history });
+    const { chatId } = overview!.chat!;
     this.open(chatId);
     await new Promise<void>((known) => {
       const look = () => {

@@ -124,7 +124,7 @@ export class Runner {
       for await (const res of this.cfg.calls.delivery.subscribe(call.request, { signal: stop.signal, headers: historyHeaders(call.history) })) {
         if (this.closed) return;
         this.do((m) => m.frames(call.id, res));
-        const changed = res.frames.flatMap(({ body: b }) => (b.case === "profile" ? [b.value] : []));
+        const changed = res.frames.flatMap(({ body: b }) => (b.case === "profileChanged" ? [b.value] : []));
         if (changed.length > 0) this.cfg.onProfiles(changed);
       }
     } catch (error) {

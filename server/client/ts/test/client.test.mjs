@@ -28,7 +28,7 @@ function setUp(options = {}) {
     service(DeliveryService, {
       sync: (_, context) => {
         check(context);
-        return { chats: [overview()], token: "t1", full: true, generation: "g" };
+        return { overviews: [overview()], token: "t1", full: true, generation: "g" };
       },
       async *subscribe(_, context) {
         check(context);
@@ -45,7 +45,7 @@ function setUp(options = {}) {
           s.profile = (version) => tell((s.version = version));
         });
         if (await Promise.race([ended, changed])) {
-          yield { firstPosition: 3n, frames: [{ body: { case: "profile", value: { userId: "bob", version: s.version } } }] };
+          yield { firstPosition: 3n, frames: [{ body: { case: "profileChanged", value: { userId: "bob", version: s.version } } }] };
         }
         await ended;
         if (s.reason) refuse(Code.Unauthenticated, s.reason);
@@ -120,7 +120,7 @@ test("a stale token is renewed, messages go out in order, a refused one is told"
 
 test("a call with a token that ended is made once more with another one", { timeout }, async () => {
   const s = setUp({ token: (renew) => (s.tokens.push(renew), renew ? "good" : "stale") });
-  assert.equal((await s.client.api.chats.getChat({ chatId: "c" })).chat.chat.name, "Tea");
+  assert.equal((await s.client.api.chats.getChat({ chatId: "c" })).overview.chat.name, "Tea");
   assert.deepEqual(s.tokens, [false, true]);
   const refused = setUp({ token: (renew) => (refused.tokens.push(renew), "stale") });
   await assert.rejects(refused.client.api.chats.getChat({ chatId: "c" }), { code: Code.Unauthenticated });

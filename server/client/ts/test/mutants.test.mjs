@@ -72,7 +72,7 @@ const mutants = {
   "content.js": {
     "an old member list is taken": ["if (c.pagesHead >= c.record.base)", "if (true)"],
     "a member list is its last page": ["c.pages.push(...r.members)", "c.pages = [...r.members]"],
-    "merged memberships are believed": ["if (b.membership?.kind === MembershipChange_Kind.ROLE_CHANGED)", "if (false)"],
+    "merged memberships are believed": ["if (b.membershipChange?.kind === MembershipChange_Kind.ROLE_CHANGED)", "if (false)"],
     "older changes of members win": ["if (old && now.version <= old.version)", "if (false)"],
     "an old list of members wins": ["old && old.version > version ? old :", "false ? old :"],
     "a reset of changes is ignored": ["if (res.reset)", "if (false)"],

@@ -203,7 +203,7 @@ func TestDifferences(t *testing.T) {
 			},
 			[]string{"users: attribute user_id of the key has type N, should be S"}, true,
 		},
-		"all that can be mended": {
+		"all that can be repaired": {
 			dynamodb.CreateTableInput{
 				TableName: aws.String("leases"), KeySchema: []types.KeySchemaElement{hash("pk")},
 				AttributeDefinitions: []types.AttributeDefinition{str("pk")},

@@ -53,9 +53,9 @@ const (
 	// OpsServiceListFailedOutboxRowsProcedure is the fully-qualified name of the OpsService's
 	// ListFailedOutboxRows RPC.
 	OpsServiceListFailedOutboxRowsProcedure = "/parley.ops.v1.OpsService/ListFailedOutboxRows"
-	// OpsServiceMendFailedOutboxRowProcedure is the fully-qualified name of the OpsService's
-	// MendFailedOutboxRow RPC.
-	OpsServiceMendFailedOutboxRowProcedure = "/parley.ops.v1.OpsService/MendFailedOutboxRow"
+	// OpsServiceRepairFailedOutboxRowProcedure is the fully-qualified name of the OpsService's
+	// RepairFailedOutboxRow RPC.
+	OpsServiceRepairFailedOutboxRowProcedure = "/parley.ops.v1.OpsService/RepairFailedOutboxRow"
 	// OpsServiceDropFailedOutboxRowProcedure is the fully-qualified name of the OpsService's
 	// DropFailedOutboxRow RPC.
 	OpsServiceDropFailedOutboxRowProcedure = "/parley.ops.v1.OpsService/DropFailedOutboxRow"
@@ -106,8 +106,8 @@ type OpsServiceClient interface {
 	// ListFailedOutboxRows returns the rows of the outbox that cannot be published, with
 	// the reasons. Each is tried again every 2 s, and its chat waits for it.
 	ListFailedOutboxRows(context.Context, *v1.ListFailedOutboxRowsRequest) (*v1.ListFailedOutboxRowsResponse, error)
-	// MendFailedOutboxRow replaces such a row by what the event store says it should be.
-	MendFailedOutboxRow(context.Context, *v1.MendFailedOutboxRowRequest) (*v1.MendFailedOutboxRowResponse, error)
+	// RepairFailedOutboxRow replaces such a row by what the event store says it should be.
+	RepairFailedOutboxRow(context.Context, *v1.RepairFailedOutboxRowRequest) (*v1.RepairFailedOutboxRowResponse, error)
 	// DropFailedOutboxRow removes such a row without publishing its events. They stay in
 	// the event store and can be replayed.
 	DropFailedOutboxRow(context.Context, *v1.DropFailedOutboxRowRequest) (*v1.DropFailedOutboxRowResponse, error)
@@ -188,10 +188,10 @@ func NewOpsServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
-		mendFailedOutboxRow: connect.NewClient[v1.MendFailedOutboxRowRequest, v1.MendFailedOutboxRowResponse](
+		repairFailedOutboxRow: connect.NewClient[v1.RepairFailedOutboxRowRequest, v1.RepairFailedOutboxRowResponse](
 			httpClient,
-			baseURL+OpsServiceMendFailedOutboxRowProcedure,
-			connect.WithSchema(opsServiceMethods.ByName("MendFailedOutboxRow")),
+			baseURL+OpsServiceRepairFailedOutboxRowProcedure,
+			connect.WithSchema(opsServiceMethods.ByName("RepairFailedOutboxRow")),
 			connect.WithClientOptions(opts...),
 		),
 		dropFailedOutboxRow: connect.NewClient[v1.DropFailedOutboxRowRequest, v1.DropFailedOutboxRowResponse](
@@ -251,22 +251,22 @@ func NewOpsServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 
 // opsServiceClient implements OpsServiceClient.
 type opsServiceClient struct {
-	listDeadLetters      *connect.Client[v1.ListDeadLettersRequest, v1.ListDeadLettersResponse]
-	countDeadLetters     *connect.Client[v1.CountDeadLettersRequest, v1.CountDeadLettersResponse]
-	getDeadLetter        *connect.Client[v1.GetDeadLetterRequest, v1.GetDeadLetterResponse]
-	redriveDeadLetters   *connect.Client[v1.RedriveDeadLettersRequest, v1.RedriveDeadLettersResponse]
-	discardDeadLetters   *connect.Client[v1.DiscardDeadLettersRequest, v1.DiscardDeadLettersResponse]
-	replayEvents         *connect.Client[v1.ReplayEventsRequest, v1.ReplayEventsResponse]
-	listFailedOutboxRows *connect.Client[v1.ListFailedOutboxRowsRequest, v1.ListFailedOutboxRowsResponse]
-	mendFailedOutboxRow  *connect.Client[v1.MendFailedOutboxRowRequest, v1.MendFailedOutboxRowResponse]
-	dropFailedOutboxRow  *connect.Client[v1.DropFailedOutboxRowRequest, v1.DropFailedOutboxRowResponse]
-	listOperatorCalls    *connect.Client[v1.ListOperatorCallsRequest, v1.ListOperatorCallsResponse]
-	getConsumerGroup     *connect.Client[v1.GetConsumerGroupRequest, v1.GetConsumerGroupResponse]
-	listHotKeys          *connect.Client[v1.ListHotKeysRequest, v1.ListHotKeysResponse]
-	migrateTopic         *connect.Client[v1.MigrateTopicRequest, v1.MigrateTopicResponse]
-	abortTopicMigration  *connect.Client[v1.AbortTopicMigrationRequest, v1.AbortTopicMigrationResponse]
-	listTopicVersions    *connect.Client[v1.ListTopicVersionsRequest, v1.ListTopicVersionsResponse]
-	retireTopicVersion   *connect.Client[v1.RetireTopicVersionRequest, v1.RetireTopicVersionResponse]
+	listDeadLetters       *connect.Client[v1.ListDeadLettersRequest, v1.ListDeadLettersResponse]
+	countDeadLetters      *connect.Client[v1.CountDeadLettersRequest, v1.CountDeadLettersResponse]
+	getDeadLetter         *connect.Client[v1.GetDeadLetterRequest, v1.GetDeadLetterResponse]
+	redriveDeadLetters    *connect.Client[v1.RedriveDeadLettersRequest, v1.RedriveDeadLettersResponse]
+	discardDeadLetters    *connect.Client[v1.DiscardDeadLettersRequest, v1.DiscardDeadLettersResponse]
+	replayEvents          *connect.Client[v1.ReplayEventsRequest, v1.ReplayEventsResponse]
+	listFailedOutboxRows  *connect.Client[v1.ListFailedOutboxRowsRequest, v1.ListFailedOutboxRowsResponse]
+	repairFailedOutboxRow *connect.Client[v1.RepairFailedOutboxRowRequest, v1.RepairFailedOutboxRowResponse]
+	dropFailedOutboxRow   *connect.Client[v1.DropFailedOutboxRowRequest, v1.DropFailedOutboxRowResponse]
+	listOperatorCalls     *connect.Client[v1.ListOperatorCallsRequest, v1.ListOperatorCallsResponse]
+	getConsumerGroup      *connect.Client[v1.GetConsumerGroupRequest, v1.GetConsumerGroupResponse]
+	listHotKeys           *connect.Client[v1.ListHotKeysRequest, v1.ListHotKeysResponse]
+	migrateTopic          *connect.Client[v1.MigrateTopicRequest, v1.MigrateTopicResponse]
+	abortTopicMigration   *connect.Client[v1.AbortTopicMigrationRequest, v1.AbortTopicMigrationResponse]
+	listTopicVersions     *connect.Client[v1.ListTopicVersionsRequest, v1.ListTopicVersionsResponse]
+	retireTopicVersion    *connect.Client[v1.RetireTopicVersionRequest, v1.RetireTopicVersionResponse]
 }
 
 // ListDeadLetters calls parley.ops.v1.OpsService.ListDeadLetters.
@@ -320,9 +320,9 @@ func (c *opsServiceClient) ListFailedOutboxRows(ctx context.Context, req *v1.Lis
 	return nil, err
 }
 
-// MendFailedOutboxRow calls parley.ops.v1.OpsService.MendFailedOutboxRow.
-func (c *opsServiceClient) MendFailedOutboxRow(ctx context.Context, req *v1.MendFailedOutboxRowRequest) (*v1.MendFailedOutboxRowResponse, error) {
-	response, err := c.mendFailedOutboxRow.CallUnary(ctx, connect.NewRequest(req))
+// RepairFailedOutboxRow calls parley.ops.v1.OpsService.RepairFailedOutboxRow.
+func (c *opsServiceClient) RepairFailedOutboxRow(ctx context.Context, req *v1.RepairFailedOutboxRowRequest) (*v1.RepairFailedOutboxRowResponse, error) {
+	response, err := c.repairFailedOutboxRow.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -423,8 +423,8 @@ type OpsServiceHandler interface {
 	// ListFailedOutboxRows returns the rows of the outbox that cannot be published, with
 	// the reasons. Each is tried again every 2 s, and its chat waits for it.
 	ListFailedOutboxRows(context.Context, *v1.ListFailedOutboxRowsRequest) (*v1.ListFailedOutboxRowsResponse, error)
-	// MendFailedOutboxRow replaces such a row by what the event store says it should be.
-	MendFailedOutboxRow(context.Context, *v1.MendFailedOutboxRowRequest) (*v1.MendFailedOutboxRowResponse, error)
+	// RepairFailedOutboxRow replaces such a row by what the event store says it should be.
+	RepairFailedOutboxRow(context.Context, *v1.RepairFailedOutboxRowRequest) (*v1.RepairFailedOutboxRowResponse, error)
 	// DropFailedOutboxRow removes such a row without publishing its events. They stay in
 	// the event store and can be replayed.
 	DropFailedOutboxRow(context.Context, *v1.DropFailedOutboxRowRequest) (*v1.DropFailedOutboxRowResponse, error)
@@ -501,10 +501,10 @@ func NewOpsServiceHandler(svc OpsServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
-	opsServiceMendFailedOutboxRowHandler := connect.NewUnaryHandlerSimple(
-		OpsServiceMendFailedOutboxRowProcedure,
-		svc.MendFailedOutboxRow,
-		connect.WithSchema(opsServiceMethods.ByName("MendFailedOutboxRow")),
+	opsServiceRepairFailedOutboxRowHandler := connect.NewUnaryHandlerSimple(
+		OpsServiceRepairFailedOutboxRowProcedure,
+		svc.RepairFailedOutboxRow,
+		connect.WithSchema(opsServiceMethods.ByName("RepairFailedOutboxRow")),
 		connect.WithHandlerOptions(opts...),
 	)
 	opsServiceDropFailedOutboxRowHandler := connect.NewUnaryHandlerSimple(
@@ -575,8 +575,8 @@ func NewOpsServiceHandler(svc OpsServiceHandler, opts ...connect.HandlerOption) 
 			opsServiceReplayEventsHandler.ServeHTTP(w, r)
 		case OpsServiceListFailedOutboxRowsProcedure:
 			opsServiceListFailedOutboxRowsHandler.ServeHTTP(w, r)
-		case OpsServiceMendFailedOutboxRowProcedure:
-			opsServiceMendFailedOutboxRowHandler.ServeHTTP(w, r)
+		case OpsServiceRepairFailedOutboxRowProcedure:
+			opsServiceRepairFailedOutboxRowHandler.ServeHTTP(w, r)
 		case OpsServiceDropFailedOutboxRowProcedure:
 			opsServiceDropFailedOutboxRowHandler.ServeHTTP(w, r)
 		case OpsServiceListOperatorCallsProcedure:
@@ -630,8 +630,8 @@ func (UnimplementedOpsServiceHandler) ListFailedOutboxRows(context.Context, *v1.
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.ops.v1.OpsService.ListFailedOutboxRows is not implemented"))
 }
 
-func (UnimplementedOpsServiceHandler) MendFailedOutboxRow(context.Context, *v1.MendFailedOutboxRowRequest) (*v1.MendFailedOutboxRowResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.ops.v1.OpsService.MendFailedOutboxRow is not implemented"))
+func (UnimplementedOpsServiceHandler) RepairFailedOutboxRow(context.Context, *v1.RepairFailedOutboxRowRequest) (*v1.RepairFailedOutboxRowResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.ops.v1.OpsService.RepairFailedOutboxRow is not implemented"))
 }
 
 func (UnimplementedOpsServiceHandler) DropFailedOutboxRow(context.Context, *v1.DropFailedOutboxRowRequest) (*v1.DropFailedOutboxRowResponse, error) {

@@ -150,9 +150,9 @@ export declare type ListServiceAccountsResponse = Message<"parley.admin.v1.ListS
   /**
    * The accounts.
    *
-   * @generated from field: repeated parley.admin.v1.ServiceAccount accounts = 1;
+   * @generated from field: repeated parley.admin.v1.ServiceAccount service_accounts = 1;
    */
-  accounts: ServiceAccount[];
+  serviceAccounts: ServiceAccount[];
 
   /**
    * Token of the next page; empty on the last.
@@ -197,9 +197,9 @@ export declare type GetServiceAccountResponse = Message<"parley.admin.v1.GetServ
   /**
    * The account.
    *
-   * @generated from field: parley.admin.v1.ServiceAccount account = 1;
+   * @generated from field: parley.admin.v1.ServiceAccount service_account = 1;
    */
-  account?: ServiceAccount | undefined;
+  serviceAccount?: ServiceAccount | undefined;
 
   /**
    * Its keys, the newest first.
@@ -265,9 +265,9 @@ export declare type CreateServiceAccountResponse = Message<"parley.admin.v1.Crea
   /**
    * The account; without execute it may have no id.
    *
-   * @generated from field: parley.admin.v1.ServiceAccount account = 1;
+   * @generated from field: parley.admin.v1.ServiceAccount service_account = 1;
    */
-  account?: ServiceAccount | undefined;
+  serviceAccount?: ServiceAccount | undefined;
 };
 
 /**
@@ -319,9 +319,9 @@ export declare type SetServiceScopesResponse = Message<"parley.admin.v1.SetServi
   /**
    * The account as it is now; without execute as it was found.
    *
-   * @generated from field: parley.admin.v1.ServiceAccount account = 1;
+   * @generated from field: parley.admin.v1.ServiceAccount service_account = 1;
    */
-  account?: ServiceAccount | undefined;
+  serviceAccount?: ServiceAccount | undefined;
 };
 
 /**
@@ -373,9 +373,9 @@ export declare type DisableServiceAccountResponse = Message<"parley.admin.v1.Dis
   /**
    * The account as it is now; without execute as it was found.
    *
-   * @generated from field: parley.admin.v1.ServiceAccount account = 1;
+   * @generated from field: parley.admin.v1.ServiceAccount service_account = 1;
    */
-  account?: ServiceAccount | undefined;
+  serviceAccount?: ServiceAccount | undefined;
 };
 
 /**

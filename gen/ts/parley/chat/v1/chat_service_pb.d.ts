@@ -71,9 +71,9 @@ export declare type CreateChatResponse = Message<"parley.chat.v1.CreateChatRespo
   /**
    * The chat as the caller sees it.
    *
-   * @generated from field: parley.chat.v1.ChatOverview chat = 1;
+   * @generated from field: parley.chat.v1.ChatOverview overview = 1;
    */
-  chat?: ChatOverview | undefined;
+  overview?: ChatOverview | undefined;
 };
 
 /**
@@ -111,9 +111,9 @@ export declare type GetChatResponse = Message<"parley.chat.v1.GetChatResponse"> 
   /**
    * The chat as the caller sees it.
    *
-   * @generated from field: parley.chat.v1.ChatOverview chat = 1;
+   * @generated from field: parley.chat.v1.ChatOverview overview = 1;
    */
-  chat?: ChatOverview | undefined;
+  overview?: ChatOverview | undefined;
 };
 
 /**
@@ -174,9 +174,9 @@ export declare type ListChatsResponse = Message<"parley.chat.v1.ListChatsRespons
    * Chats, the one with the latest message first; a chat without messages
    * stands where its creation puts it.
    *
-   * @generated from field: repeated parley.chat.v1.ChatOverview chats = 1;
+   * @generated from field: repeated parley.chat.v1.ChatOverview overviews = 1;
    */
-  chats: ChatOverview[];
+  overviews: ChatOverview[];
 
   /**
    * Token of the next page; empty after the last.

@@ -56,16 +56,16 @@ export declare type SyncResponse = Message<"parley.delivery.v1.SyncResponse"> & 
   /**
    * Chats of the user that changed, last changed first.
    *
-   * @generated from field: repeated parley.chat.v1.ChatOverview chats = 1;
+   * @generated from field: repeated parley.chat.v1.ChatOverview overviews = 1;
    */
-  chats: ChatOverview[];
+  overviews: ChatOverview[];
 
   /**
    * Chats that the user is no longer a member of.
    *
-   * @generated from field: repeated parley.delivery.v1.LeftChat left = 2;
+   * @generated from field: repeated parley.delivery.v1.LeftChat left_chats = 2;
    */
-  left: LeftChat[];
+  leftChats: LeftChat[];
 
   /**
    * Token of the next page; empty on the last.
@@ -146,9 +146,9 @@ export declare type SubscribeRequest = Message<"parley.delivery.v1.SubscribeRequ
   /**
    * Chats that the stream itself shall bring up to date.
    *
-   * @generated from field: repeated parley.delivery.v1.KnownChat known = 2;
+   * @generated from field: repeated parley.delivery.v1.KnownChat known_chats = 2;
    */
-  known: KnownChat[];
+  knownChats: KnownChat[];
 };
 
 /**
@@ -255,9 +255,9 @@ export declare type AckRequest = Message<"parley.delivery.v1.AckRequest"> & {
    * first, whatever becomes of the position. An error says that some may not be
    * recorded: repeating them is safe.
    *
-   * @generated from field: repeated parley.delivery.v1.ReadMark reads = 3;
+   * @generated from field: repeated parley.delivery.v1.ReadMark read_marks = 3;
    */
-  reads: ReadMark[];
+  readMarks: ReadMark[];
 };
 
 /**
@@ -303,9 +303,9 @@ export declare type AckResponse = Message<"parley.delivery.v1.AckResponse"> & {
    * One for each of the request's reads, in their order. A server of an earlier
    * release has none: its clients call MarkRead.
    *
-   * @generated from field: repeated parley.delivery.v1.ReadOutcome reads = 1;
+   * @generated from field: repeated parley.delivery.v1.ReadOutcome read_outcomes = 1;
    */
-  reads: ReadOutcome[];
+  readOutcomes: ReadOutcome[];
 };
 
 /**

@@ -75,10 +75,10 @@ export declare type Frame = Message<"parley.delivery.v1.Frame"> & {
      * nothing committed later is delivered. With version 0: the chat was asked
      * for as known, but is not a chat of the user.
      *
-     * @generated from field: parley.message.v1.MembershipChange membership = 6;
+     * @generated from field: parley.message.v1.MembershipChange membership_change = 6;
      */
     value: MembershipChange;
-    case: "membership";
+    case: "membershipChange";
   } | {
     /**
      * The chat's metadata changed.
@@ -100,10 +100,10 @@ export declare type Frame = Message<"parley.delivery.v1.Frame"> & {
      * The user's own state in the chat changed: by another device, or because the other
      * person of a direct chat has read more.
      *
-     * @generated from field: parley.chat.v1.MemberState receipt = 9;
+     * @generated from field: parley.chat.v1.MemberState member_state = 9;
      */
     value: MemberState;
-    case: "receipt";
+    case: "memberState";
   } | {
     /**
      * The stream is alive.
@@ -132,10 +132,10 @@ export declare type Frame = Message<"parley.delivery.v1.Frame"> & {
     /**
      * The profile of a user who shares a chat with the stream's user changed.
      *
-     * @generated from field: parley.delivery.v1.ProfileChanged profile = 13;
+     * @generated from field: parley.delivery.v1.ProfileChanged profile_changed = 13;
      */
     value: ProfileChanged;
-    case: "profile";
+    case: "profileChanged";
   } | { case: undefined; value?: undefined };
 };
 
@@ -218,9 +218,9 @@ export declare type Head = Message<"parley.delivery.v1.Head"> & {
   /**
    * The chat in full; set in head frames made for one user.
    *
-   * @generated from field: parley.chat.v1.ChatOverview chat = 3;
+   * @generated from field: parley.chat.v1.ChatOverview overview = 3;
    */
-  chat?: ChatOverview | undefined;
+  overview?: ChatOverview | undefined;
 };
 
 /**

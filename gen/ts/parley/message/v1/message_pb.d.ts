@@ -240,10 +240,10 @@ export declare type Change = Message$1<"parley.message.v1.Change"> & {
     /**
      * A membership: added or role changed (a member at present), or removed.
      *
-     * @generated from field: parley.message.v1.MembershipChange membership = 3;
+     * @generated from field: parley.message.v1.MembershipChange membership_change = 3;
      */
     value: MembershipChange;
-    case: "membership";
+    case: "membershipChange";
   } | {
     /**
      * The chat's metadata.

@@ -64,9 +64,9 @@ export declare type ListDeadLettersResponse = Message<"parley.ops.v1.ListDeadLet
   /**
    * The letters. One that a crash wrote twice may stand on two pages.
    *
-   * @generated from field: repeated parley.ops.v1.DeadLetter letters = 1;
+   * @generated from field: repeated parley.ops.v1.DeadLetter dead_letters = 1;
    */
-  letters: DeadLetter[];
+  deadLetters: DeadLetter[];
 
   /**
    * Token of the next page; empty on the last.
@@ -227,9 +227,9 @@ export declare type GetDeadLetterResponse = Message<"parley.ops.v1.GetDeadLetter
   /**
    * The letter.
    *
-   * @generated from field: parley.ops.v1.DeadLetter letter = 1;
+   * @generated from field: parley.ops.v1.DeadLetter dead_letter = 1;
    */
-  letter?: DeadLetter | undefined;
+  deadLetter?: DeadLetter | undefined;
 
   /**
    * The record.
@@ -801,11 +801,11 @@ export declare type ListFailedOutboxRowsResponse = Message<"parley.ops.v1.ListFa
 export declare const ListFailedOutboxRowsResponseSchema: GenMessage<ListFailedOutboxRowsResponse>;
 
 /**
- * MendFailedOutboxRowRequest names the row to mend.
+ * RepairFailedOutboxRowRequest names the row to repair.
  *
- * @generated from message parley.ops.v1.MendFailedOutboxRowRequest
+ * @generated from message parley.ops.v1.RepairFailedOutboxRowRequest
  */
-export declare type MendFailedOutboxRowRequest = Message<"parley.ops.v1.MendFailedOutboxRowRequest"> & {
+export declare type RepairFailedOutboxRowRequest = Message<"parley.ops.v1.RepairFailedOutboxRowRequest"> & {
   /**
    * The row.
    *
@@ -822,17 +822,17 @@ export declare type MendFailedOutboxRowRequest = Message<"parley.ops.v1.MendFail
 };
 
 /**
- * Describes the message parley.ops.v1.MendFailedOutboxRowRequest.
- * Use `create(MendFailedOutboxRowRequestSchema)` to create a new message.
+ * Describes the message parley.ops.v1.RepairFailedOutboxRowRequest.
+ * Use `create(RepairFailedOutboxRowRequestSchema)` to create a new message.
  */
-export declare const MendFailedOutboxRowRequestSchema: GenMessage<MendFailedOutboxRowRequest>;
+export declare const RepairFailedOutboxRowRequestSchema: GenMessage<RepairFailedOutboxRowRequest>;
 
 /**
- * MendFailedOutboxRowResponse says what was, or would be, written.
+ * RepairFailedOutboxRowResponse says what was, or would be, written.
  *
- * @generated from message parley.ops.v1.MendFailedOutboxRowResponse
+ * @generated from message parley.ops.v1.RepairFailedOutboxRowResponse
  */
-export declare type MendFailedOutboxRowResponse = Message<"parley.ops.v1.MendFailedOutboxRowResponse"> & {
+export declare type RepairFailedOutboxRowResponse = Message<"parley.ops.v1.RepairFailedOutboxRowResponse"> & {
   /**
    * The row as it was.
    *
@@ -843,16 +843,16 @@ export declare type MendFailedOutboxRowResponse = Message<"parley.ops.v1.MendFai
   /**
    * The rows in its place; row, attempts and last_error are not set.
    *
-   * @generated from field: repeated parley.ops.v1.FailedOutboxRow mended = 2;
+   * @generated from field: repeated parley.ops.v1.FailedOutboxRow repaired = 2;
    */
-  mended: FailedOutboxRow[];
+  repaired: FailedOutboxRow[];
 };
 
 /**
- * Describes the message parley.ops.v1.MendFailedOutboxRowResponse.
- * Use `create(MendFailedOutboxRowResponseSchema)` to create a new message.
+ * Describes the message parley.ops.v1.RepairFailedOutboxRowResponse.
+ * Use `create(RepairFailedOutboxRowResponseSchema)` to create a new message.
  */
-export declare const MendFailedOutboxRowResponseSchema: GenMessage<MendFailedOutboxRowResponse>;
+export declare const RepairFailedOutboxRowResponseSchema: GenMessage<RepairFailedOutboxRowResponse>;
 
 /**
  * DropFailedOutboxRowRequest names the row to drop.
@@ -1458,14 +1458,14 @@ export declare const OpsService: GenService<{
     output: typeof ListFailedOutboxRowsResponseSchema;
   },
   /**
-   * MendFailedOutboxRow replaces such a row by what the event store says it should be.
+   * RepairFailedOutboxRow replaces such a row by what the event store says it should be.
    *
-   * @generated from rpc parley.ops.v1.OpsService.MendFailedOutboxRow
+   * @generated from rpc parley.ops.v1.OpsService.RepairFailedOutboxRow
    */
-  mendFailedOutboxRow: {
+  repairFailedOutboxRow: {
     methodKind: "unary";
-    input: typeof MendFailedOutboxRowRequestSchema;
-    output: typeof MendFailedOutboxRowResponseSchema;
+    input: typeof RepairFailedOutboxRowRequestSchema;
+    output: typeof RepairFailedOutboxRowResponseSchema;
   },
   /**
    * DropFailedOutboxRow removes such a row without publishing its events. They stay in

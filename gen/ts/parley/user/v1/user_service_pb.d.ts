@@ -88,9 +88,9 @@ export declare type BatchGetProfilesRequest = Message<"parley.user.v1.BatchGetPr
   /**
    * The people, each once.
    *
-   * @generated from field: repeated parley.user.v1.KnownProfile profiles = 1;
+   * @generated from field: repeated parley.user.v1.KnownProfile known_profiles = 1;
    */
-  profiles: KnownProfile[];
+  knownProfiles: KnownProfile[];
 };
 
 /**
@@ -487,9 +487,9 @@ export declare type ListBlockedResponse = Message<"parley.user.v1.ListBlockedRes
   /**
    * The entries.
    *
-   * @generated from field: repeated parley.user.v1.BlockedUser blocked = 1;
+   * @generated from field: repeated parley.user.v1.BlockedUser blocked_users = 1;
    */
-  blocked: BlockedUser[];
+  blockedUsers: BlockedUser[];
 
   /**
    * Token of the next page; empty after the last.
@@ -748,10 +748,10 @@ export declare type ExportDataResponse = Message<"parley.user.v1.ExportDataRespo
     /**
      * An entry of the block list.
      *
-     * @generated from field: parley.user.v1.BlockedUser blocked = 4;
+     * @generated from field: parley.user.v1.BlockedUser blocked_user = 4;
      */
     value: BlockedUser;
-    case: "blocked";
+    case: "blockedUser";
   } | {
     /**
      * An open invitation.

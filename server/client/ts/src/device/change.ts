@@ -17,7 +17,7 @@ import { keep, memberChanged } from "./content.js";
 /** What a change shows: one of the fields, or none that is known here. */
 export interface Body {
   message?: Message;
-  membership?: MembershipChange;
+  membershipChange?: MembershipChange;
   chat?: ChatInfo;
   merged?: boolean; // several changes look like this one
 }
@@ -25,9 +25,9 @@ export interface Body {
 /** Applies a change that follows on after, if it does follow. */
 export function change(c: Chat, after: bigint, version: bigint, b: Body) {
   const r = c.record;
-  const own = b.membership?.userId === c.m.cfg.userId;
+  const own = b.membershipChange?.userId === c.m.cfg.userId;
   if (r.loaded && after <= r.version && r.version < version) {
-    if (own && b.membership?.kind === MembershipChange_Kind.ADDED) {
+    if (own && b.membershipChange?.kind === MembershipChange_Kind.ADDED) {
       // A new membership, which may hide what the old one showed.
       c.forgetState();
       c.restart();
@@ -65,9 +65,9 @@ function follow(c: Chat, after: bigint, version: bigint, b: Body) {
         text: preview(b.message.content),
       });
     }
-  } else if (b.membership) {
+  } else if (b.membershipChange) {
     membershipVersion++;
-    changedAt = b.membership.changedAt;
+    changedAt = b.membershipChange.changedAt;
   } else if (b.chat) {
     membershipVersion++;
     changedAt = b.chat.updatedAt;
@@ -82,8 +82,8 @@ export function apply(c: Chat, b: Body) {
     // Whoever sends has read up to there.
     if (b.message.senderId === c.m.cfg.userId) read(c, b.message.sequence);
     if (r.loaded && b.message.sequence >= r.first) keep(c, b.message);
-  } else if (b.membership) {
-    const mc = b.membership;
+  } else if (b.membershipChange) {
+    const mc = b.membershipChange;
     if (!r.chat || b.merged || (r.loaded && r.knownAt < r.base)) {
       // Nothing to count in, or it is not known when the last of several changes was, or what is there lacks earlier
       // ones, a new name perhaps: the chat must be read with this change.

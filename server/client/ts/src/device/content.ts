@@ -59,9 +59,9 @@ export function changes(c: Chat, after: bigint, res: ListChangesResponse) {
   const merged = BigInt(res.changes.length) < res.version - after;
   for (const ch of res.changes) {
     const b: Body = ch.body.case ? { [ch.body.case]: ch.body.value, merged } : { merged };
-    if (b.membership?.userId === c.m.cfg.userId && ch.version > r.version) {
+    if (b.membershipChange?.userId === c.m.cfg.userId && ch.version > r.version) {
       c.forgetState();
-      if (b.membership.kind !== MembershipChange_Kind.REMOVED) {
+      if (b.membershipChange.kind !== MembershipChange_Kind.REMOVED) {
         // A new membership, which may hide what the old one showed, or a change of role that a removal and an addition
         // may be merged into.
         c.restart();
@@ -70,7 +70,7 @@ export function changes(c: Chat, after: bigint, res: ListChangesResponse) {
     }
     apply(c, b);
     // A removal and an addition may be merged into it.
-    if (b.membership?.kind === MembershipChange_Kind.ROLE_CHANGED) readMembersAgain(c);
+    if (b.membershipChange?.kind === MembershipChange_Kind.ROLE_CHANGED) readMembersAgain(c);
   }
   if (res.version > r.version) {
     r.version = res.version;

@@ -143,19 +143,19 @@ export function planAck(m: Machine, now: number) {
   const s = m.stream;
   if (s.ackCall !== 0) return;
   const marks: Mark[] = [];
-  const reads: ReadMark[] = [];
+  const readMarks: ReadMark[] = [];
   for (const c of m.pendingChats) {
     if (now < s.markAt || !takesMarks(m) || marks.length === maxMarks) break;
     if (m.chats.get(c.id) === c && unmarked(c) && now >= c.retryAt) {
       const sequence = c.record.readTo;
       marks.push({ chat: c, sequence, newest: c.record.newest });
-      reads.push(create(ReadMarkSchema, { chatId: c.id, sequence }));
+      readMarks.push(create(ReadMarkSchema, { chatId: c.id, sequence }));
     }
   }
   if (marks.length === 0 && (s.acked === s.position || now < s.ackAt)) return;
   s.acked = s.position;
   s.ackAt = now + ackEvery;
-  s.ackCall = m.call("ack", create(AckRequestSchema, { streamId: s.streamId, position: s.position, reads }), { marks });
+  s.ackCall = m.call("ack", create(AckRequestSchema, { streamId: s.streamId, position: s.position, readMarks }), { marks });
   for (const k of marks) {
     k.chat.readCall = s.ackCall;
     s.markAt = now + markEvery;
@@ -176,7 +176,7 @@ export function planMark(c: Chat): boolean {
 
 /** Handles the end of an Ack. */
 export function acknowledged(m: Machine, call: number, p: PendingCall, res?: AckResponse, why?: Failure) {
-  const outcomes = res?.reads ?? [];
+  const outcomes = res?.readOutcomes ?? [];
   const told = !why && outcomes.length === p.marks.length;
   const apart = !told && p.marks.length > 0 && (!why || definite(why)); // no Ack will bring them
   const s = m.stream;

@@ -84,8 +84,8 @@ function synced(m: Machine, history: string, res?: SyncResponse, why?: Failure) 
   }
   s.tries = 0;
   if (history === "") generation(m, res.generation);
-  for (const ov of res.chats) overview(m, ov, true);
-  for (const l of res.left) removed(m, l.chatId, l.version);
+  for (const ov of res.overviews) overview(m, ov, true);
+  for (const l of res.leftChats) removed(m, l.chatId, l.version);
   s.page = res.nextPageToken;
   if (s.page !== "") return;
   if (res.full) dropUnlisted(m, s.began);
@@ -108,9 +108,9 @@ function chatResult(m: Machine, call: number, p: PendingCall, res?: Response, wh
   c.seen = m.step;
   switch (p.kind) {
     case "getChat": {
-      const { chat } = res as GetChatResponse;
-      if (chat) overview(m, chat, false);
-      if ((chat?.head?.version ?? 0n) < p.newest) c.pause(); // older than what existed when it was requested
+      const ov = (res as GetChatResponse).overview;
+      if (ov) overview(m, ov, false);
+      if ((ov?.head?.version ?? 0n) < p.newest) c.pause(); // older than what existed when it was requested
       return;
     }
     case "listMembers":

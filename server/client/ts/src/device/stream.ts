@@ -92,9 +92,9 @@ function subscribe(m: Machine, now: number) {
   // Without a token the stream lists all chats by their heads.
   const recent = token === "" ? [] : mostRecent(m, maxKnown);
   s.known = new Map(recent.map((c) => [c.id, c.record.newest]));
-  const known = recent.map((c) => ({ chatId: c.id, version: c.record.version }));
+  const knownChats = recent.map((c) => ({ chatId: c.id, version: c.record.version }));
   s.asked = historyOf(m.session);
-  s.id = m.call("subscribe", create(SubscribeRequestSchema, { token, known }));
+  s.id = m.call("subscribe", create(SubscribeRequestSchema, { token, knownChats }));
   s.heard = now;
   s.listFrom = m.step;
 }
@@ -146,10 +146,10 @@ function frame(m: Machine, f: Frame) {
     case "reset":
       return reset(m, id, body.value.version);
     case "head":
-      if (body.value.chat) overview(m, body.value.chat, true);
+      if (body.value.overview) overview(m, body.value.overview, true);
       else member(m, id, body.value.version, true);
       return;
-    case "receipt": {
+    case "memberState": {
       // It may come before the chat, which may have been read before it.
       const c = member(m, id, 0n, false);
       if (c) c.state(body.value);
@@ -161,10 +161,10 @@ function frame(m: Machine, f: Frame) {
       return versioned(m, f, { message: body.value });
     case "chat":
       return versioned(m, f, { chat: body.value });
-    case "membership": {
+    case "membershipChange": {
       const own = body.value.userId === m.cfg.userId;
       if (!own || body.value.kind !== MembershipChange_Kind.REMOVED) {
-        return versioned(m, f, { membership: body.value });
+        return versioned(m, f, { membershipChange: body.value });
       }
       if (f.version > 0n) return removed(m, id, f.version);
       // Named in the subscription, but not a chat of the user then.
