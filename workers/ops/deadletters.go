@@ -154,7 +154,8 @@ func (s *Service) GetDeadLetter(
 // problem says why a dead letter cannot be read.
 func (s *Service) problem(l *deadletter.DeadLetter, err error) string {
 	if errors.Is(err, event.ErrSchema) {
-		return truncate(ownText(err, event.ErrSchema), maxReason)
+		_, why, _ := strings.Cut(err.Error(), event.ErrSchema.Error()+": ")
+		return truncate(why, maxReason)
 	}
 	s.cfg.Logger.Warn("ops: the schema registry does not answer", "id", l.ID(), "error", err)
 	return "the schema registry does not answer"

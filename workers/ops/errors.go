@@ -6,15 +6,16 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"time"
 
 	"buf.build/go/protovalidate"
 	"connectrpc.com/connect"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
 	"github.com/parley-chat/parley/server/audit"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/identity/admin"
+	"github.com/parley-chat/parley/server/infra/rpc"
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
@@ -30,9 +31,6 @@ import (
 	"github.com/parley-chat/parley/workers/replay"
 )
 
-// errorDomain is the domain of all reasons.
-const errorDomain = "parley"
-
 // Errors of the service itself.
 var (
 	errLog      = errors.New("ops: the event log cannot be read")
@@ -42,85 +40,99 @@ var (
 	errPanic    = errors.New("ops: panic") // recorded in the audit; the interceptor answers the call
 )
 
-// mapping is a row of the table of errors: what an operator sees of a sentinel.
-type mapping struct {
-	is     error
-	code   connect.Code
-	reason string
-	text   string // empty: the error's own, from the sentinel on
-}
-
-// mappings is the table of errors, searched from the top. Errors that are not in it are
+// refusals is the table of errors. Errors that are not in it are
 // internal, and their text is hidden.
-var mappings = []mapping{
-	{auth.ErrMissingToken, connect.CodeUnauthenticated, "UNAUTHENTICATED",
-		"an operator's token is required: Authorization: Bearer <token>"},
-	{auth.ErrInvalidToken, connect.CodeUnauthenticated, "UNAUTHENTICATED", "not an operator's token of this installation"},
-	{auth.ErrTokenExpired, connect.CodeUnauthenticated, "TOKEN_EXPIRED", "the operator's token has expired"},
-	{errRole, connect.CodePermissionDenied, "ROLE_REQUIRED", ""},
-	{errArgument, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
-	{pagetoken.ErrInvalid, connect.CodeInvalidArgument, "INVALID_PAGE_TOKEN",
-		"not a page token of this list: begin with the first page"},
-	{admin.ErrNoUser, connect.CodeNotFound, "USER_NOT_FOUND", "no such user"},
-	{admin.ErrNoSession, connect.CodeNotFound, "SESSION_NOT_FOUND", "the user has no such session"},
-	{admin.ErrNoChat, connect.CodeNotFound, "CHAT_NOT_FOUND", "no such chat"},
-	{admin.ErrNoService, connect.CodeNotFound, "SERVICE_NOT_FOUND", "no such service account"},
-	{admin.ErrExists, connect.CodeAlreadyExists, "SERVICE_EXISTS", "there is such a service account"},
-	{admin.ErrDisabled, connect.CodeFailedPrecondition, "SERVICE_DISABLED", "the service account has ended"},
-	{admin.ErrTooMany, connect.CodeFailedPrecondition, "TOO_MANY_KEYS",
-		"the service account has as many keys as it can have: revoke some"},
-	{admin.ErrNoKey, connect.CodeNotFound, "SERVICE_KEY_NOT_FOUND", "the service account has no such key"},
-	{admin.ErrNoLimit, connect.CodeNotFound, "LIMIT_NOT_FOUND", "no such limit"},
-	{admin.ErrDeleted, connect.CodeFailedPrecondition, "USER_DELETED", "the account was deleted, which is for ever"},
-	{admin.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
-	{errPanic, connect.CodeInternal, "INTERNAL", "internal error"},
-	{errBusy, connect.CodeResourceExhausted, "BUSY", "too many calls at once: wait for one to end"},
-	{backup.ErrElsewhere, connect.CodeFailedPrecondition, "NO_DATA_DIRECTORY", ""},
-	{backup.ErrRunning, connect.CodeFailedPrecondition, "BACKUP_RUNNING", "another backup is being made: wait"},
-	{deadletter.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
-	{deadletter.ErrNotFound, connect.CodeNotFound, "DEAD_LETTER_NOT_FOUND", "no such dead letter"},
-	{failedrows.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
-	{failedrows.ErrNotFound, connect.CodeNotFound, "OUTBOX_ROW_NOT_FOUND",
-		"no such failed row: it was published, repaired or dropped"},
-	{failedrows.ErrChanged, connect.CodeAborted, "OUTBOX_ROW_CHANGED", "the row has changed meanwhile: list it again"},
-	{failedrows.ErrNoEvents, connect.CodeFailedPrecondition, "NO_EVENTS",
-		"the event store has no readable events for this row: it can only be dropped"},
-	{eventquery.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
-	{eventquery.ErrNotFound, connect.CodeNotFound, "EVENT_NOT_FOUND", ""},
-	{audit.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
-	{migrate.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
-	{migrate.ErrBusy, connect.CodeFailedPrecondition, "MIGRATION_UNDER_WAY", ""},
-	{migrate.ErrTopicInUse, connect.CodeFailedPrecondition, "TOPIC_IN_USE", ""},
-	{migrate.ErrTooSlow, connect.CodeAborted, "MIGRATION_TOO_SLOW", ""},
-	{migrate.ErrAborted, connect.CodeAborted, "MIGRATION_ABORTED", "an operator has aborted the migration"},
-	{migrate.ErrCannotAbort, connect.CodeFailedPrecondition, "NOTHING_TO_ABORT", ""},
-	{migrate.ErrCannotRetire, connect.CodeFailedPrecondition, "TOPIC_IN_USE", ""},
-	{versions.ErrChanged, connect.CodeAborted, "MIGRATION_CHANGED",
-		"another call has changed the migration meanwhile: ask for its status"},
-	{projection.ErrUnknown, connect.CodeNotFound, "PROJECTION_NOT_FOUND", "no such projection"},
-	{projection.ErrRunning, connect.CodeFailedPrecondition, "REBUILD_UNDER_WAY", ""},
-	{projection.ErrNothing, connect.CodeFailedPrecondition, "NO_REBUILD", ""},
-	{projection.ErrAccept, connect.CodeInvalidArgument, "INVALID_ARGUMENT",
-		"accept_gaps: only for REBUILD_ACTION_START and REBUILD_ACTION_RESUME"},
-	{projection.ErrFirst, connect.CodeFailedPrecondition, "FIRST_BUILD", ""},
-	{projection.ErrNotBuilt, connect.CodeUnavailable, "NOT_BUILT_YET",
-		"the projection is built for the first time: see projections list"},
-	{chatactivity.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
-	{notifications.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
-	{notifications.ErrToken, connect.CodeInvalidArgument, "INVALID_PAGE_TOKEN",
-		"not a page token of this list: begin with the first page"},
-	{replay.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
-	{lag.ErrNoGroup, connect.CodeNotFound, "GROUP_NOT_FOUND", "no such consumer group"},
-	{deadletter.ErrUnavailable, connect.CodeUnavailable, "LOG_UNAVAILABLE", "the event log cannot be read"},
-	{topic.ErrNoServer, connect.CodeUnavailable, "NO_OWNER", "no server that has topics answers"},
-	{errLog, connect.CodeUnavailable, "LOG_UNAVAILABLE", "the event log cannot be read"},
-	{store.ErrFull, connect.CodeResourceExhausted, "STORAGE_FULL", "storage is full"},
-	{store.ErrAmbiguous, connect.CodeUnavailable, "OUTCOME_UNKNOWN",
-		"it is not known whether this was done: check, and repeat it"},
-	{store.ErrThrottled, connect.CodeUnavailable, "UNAVAILABLE", "storage is overloaded"},
-	{store.ErrConflict, connect.CodeUnavailable, "UNAVAILABLE", "storage is overloaded"},
-	{store.ErrUnavailable, connect.CodeUnavailable, "UNAVAILABLE", "storage cannot be reached"},
-	{store.ErrClosed, connect.CodeUnavailable, "DRAINING", "the process is going down"},
+var refusals = rpc.Refusals{
+	{Is: auth.ErrMissingToken, Code: connect.CodeUnauthenticated, Reason: "UNAUTHENTICATED",
+		Text: "an operator's token is required: Authorization: Bearer <token>"},
+	{Is: auth.ErrInvalidToken, Code: connect.CodeUnauthenticated, Reason: "UNAUTHENTICATED",
+		Text: "not an operator's token of this installation"},
+	{Is: auth.ErrTokenExpired, Code: connect.CodeUnauthenticated, Reason: "TOKEN_EXPIRED",
+		Text: "the operator's token has expired"},
+	{Is: errRole, Code: connect.CodePermissionDenied, Reason: "ROLE_REQUIRED"},
+	{Is: errArgument, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT"},
+	{Is: pagetoken.ErrInvalid, Code: connect.CodeInvalidArgument, Reason: "INVALID_PAGE_TOKEN",
+		Text: "not a page token of this list: begin with the first page"},
+	{Is: admin.ErrNoUser, Code: connect.CodeNotFound, Reason: "USER_NOT_FOUND", Text: "no such user"},
+	{Is: admin.ErrNoSession, Code: connect.CodeNotFound, Reason: "SESSION_NOT_FOUND",
+		Text: "the user has no such session"},
+	{Is: admin.ErrNoChat, Code: connect.CodeNotFound, Reason: "CHAT_NOT_FOUND", Text: "no such chat"},
+	{Is: admin.ErrNoService, Code: connect.CodeNotFound, Reason: "SERVICE_NOT_FOUND",
+		Text: "no such service account"},
+	{Is: admin.ErrExists, Code: connect.CodeAlreadyExists, Reason: "SERVICE_EXISTS",
+		Text: "there is such a service account"},
+	{Is: admin.ErrDisabled, Code: connect.CodeFailedPrecondition, Reason: "SERVICE_DISABLED",
+		Text: "the service account has ended"},
+	{Is: admin.ErrTooMany, Code: connect.CodeFailedPrecondition, Reason: "TOO_MANY_KEYS",
+		Text: "the service account has as many keys as it can have: revoke some"},
+	{Is: admin.ErrNoKey, Code: connect.CodeNotFound, Reason: "SERVICE_KEY_NOT_FOUND",
+		Text: "the service account has no such key"},
+	{Is: admin.ErrNoLimit, Code: connect.CodeNotFound, Reason: "LIMIT_NOT_FOUND", Text: "no such limit"},
+	{Is: admin.ErrDeleted, Code: connect.CodeFailedPrecondition, Reason: "USER_DELETED",
+		Text: "the account was deleted, which is for ever"},
+	{Is: admin.ErrInvalid, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT"},
+	{Is: errBusy, Code: connect.CodeResourceExhausted, Reason: "BUSY",
+		Text: "too many calls at once: wait for one to end"},
+	{Is: backup.ErrElsewhere, Code: connect.CodeFailedPrecondition, Reason: "NO_DATA_DIRECTORY"},
+	{Is: backup.ErrRunning, Code: connect.CodeFailedPrecondition, Reason: "BACKUP_RUNNING",
+		Text: "another backup is being made: wait"},
+	{Is: deadletter.ErrInvalid, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT"},
+	{Is: deadletter.ErrNotFound, Code: connect.CodeNotFound, Reason: "DEAD_LETTER_NOT_FOUND",
+		Text: "no such dead letter"},
+	{Is: failedrows.ErrInvalid, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT"},
+	{Is: failedrows.ErrNotFound, Code: connect.CodeNotFound, Reason: "OUTBOX_ROW_NOT_FOUND",
+		Text: "no such failed row: it was published, repaired or dropped"},
+	{Is: failedrows.ErrChanged, Code: connect.CodeAborted, Reason: "OUTBOX_ROW_CHANGED",
+		Text: "the row has changed meanwhile: list it again"},
+	{Is: failedrows.ErrNoEvents, Code: connect.CodeFailedPrecondition, Reason: "NO_EVENTS",
+		Text: "the event store has no readable events for this row: it can only be dropped"},
+	{Is: eventquery.ErrInvalid, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT"},
+	{Is: eventquery.ErrNotFound, Code: connect.CodeNotFound, Reason: "EVENT_NOT_FOUND"},
+	{Is: audit.ErrInvalid, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT"},
+	{Is: migrate.ErrInvalid, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT"},
+	{Is: migrate.ErrBusy, Code: connect.CodeFailedPrecondition, Reason: "MIGRATION_UNDER_WAY"},
+	{Is: migrate.ErrTopicInUse, Code: connect.CodeFailedPrecondition, Reason: "TOPIC_IN_USE"},
+	{Is: migrate.ErrTooSlow, Code: connect.CodeAborted, Reason: "MIGRATION_TOO_SLOW"},
+	{Is: migrate.ErrAborted, Code: connect.CodeAborted, Reason: "MIGRATION_ABORTED",
+		Text: "an operator has aborted the migration"},
+	{Is: migrate.ErrCannotAbort, Code: connect.CodeFailedPrecondition, Reason: "NOTHING_TO_ABORT"},
+	{Is: migrate.ErrCannotRetire, Code: connect.CodeFailedPrecondition, Reason: "TOPIC_IN_USE"},
+	{Is: versions.ErrChanged, Code: connect.CodeAborted, Reason: "MIGRATION_CHANGED",
+		Text: "another call has changed the migration meanwhile: ask for its status"},
+	{Is: projection.ErrUnknown, Code: connect.CodeNotFound, Reason: "PROJECTION_NOT_FOUND",
+		Text: "no such projection"},
+	{Is: projection.ErrRunning, Code: connect.CodeFailedPrecondition, Reason: "REBUILD_UNDER_WAY"},
+	{Is: projection.ErrNothing, Code: connect.CodeFailedPrecondition, Reason: "NO_REBUILD"},
+	{Is: projection.ErrAccept, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT",
+		Text: "accept_gaps: only for REBUILD_ACTION_START and REBUILD_ACTION_RESUME"},
+	{Is: projection.ErrFirst, Code: connect.CodeFailedPrecondition, Reason: "FIRST_BUILD"},
+	{Is: projection.ErrNotBuilt, Code: connect.CodeUnavailable, Reason: "NOT_BUILT_YET",
+		Text: "the projection is built for the first time: see projections list"},
+	{Is: chatactivity.ErrInvalid, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT"},
+	{Is: notifications.ErrInvalid, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT"},
+	{Is: notifications.ErrToken, Code: connect.CodeInvalidArgument, Reason: "INVALID_PAGE_TOKEN",
+		Text: "not a page token of this list: begin with the first page"},
+	{Is: replay.ErrInvalid, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT"},
+	{Is: lag.ErrNoGroup, Code: connect.CodeNotFound, Reason: "GROUP_NOT_FOUND", Text: "no such consumer group"},
+	{Is: deadletter.ErrUnavailable, Code: connect.CodeUnavailable, Reason: "LOG_UNAVAILABLE",
+		Text: "the event log cannot be read"},
+	{Is: topic.ErrNoServer, Code: connect.CodeUnavailable, Reason: "NO_OWNER",
+		Text: "no server that has topics answers"},
+	{Is: errLog, Code: connect.CodeUnavailable, Reason: "LOG_UNAVAILABLE", Text: "the event log cannot be read"},
+	// As users read them, in package api.
+	{Is: store.ErrFull, Code: connect.CodeResourceExhausted, Reason: "STORAGE_FULL",
+		Text: "storage is full: reads still work, writes do not"},
+	{Is: store.ErrAmbiguous, Code: connect.CodeUnavailable, Reason: "OUTCOME_UNKNOWN",
+		Text: "it is not known whether this was done: check, and repeat it", Retry: time.Second},
+	{Is: store.ErrThrottled, Code: connect.CodeUnavailable, Reason: "UNAVAILABLE", Text: "overloaded",
+		Retry: 2 * time.Second},
+	{Is: store.ErrConflict, Code: connect.CodeUnavailable, Reason: "UNAVAILABLE",
+		Text: "others are changing the same rows", Retry: time.Second},
+	{Is: store.ErrUnavailable, Code: connect.CodeUnavailable, Reason: "UNAVAILABLE",
+		Text:  "storage cannot be reached",
+		Retry: time.Second},
+	{Is: store.ErrClosed, Code: connect.CodeUnavailable, Reason: "DRAINING", Text: "the process is going down",
+		Retry: time.Second},
 }
 
 // public is the error that an operator sees in place of err. It logs what is hidden.
@@ -133,18 +145,11 @@ func (s *Service) public(ctx context.Context, procedure string, err error) *conn
 	if errors.As(err, &invalid) {
 		return refusal(connect.CodeInvalidArgument, "INVALID_ARGUMENT", violations(invalid))
 	}
-	for _, m := range mappings {
-		if !errors.Is(err, m.is) {
-			continue
-		}
-		if m.code == connect.CodeUnavailable {
+	if r := refusals.Explain(err); r != nil {
+		if r.Code == connect.CodeUnavailable {
 			s.cfg.Logger.WarnContext(ctx, "ops: call failed", slog.String("procedure", procedure), slog.Any("error", err))
 		}
-		text := m.text
-		if text == "" {
-			text = ownText(err, m.is)
-		}
-		return refusal(m.code, m.reason, text)
+		return r.Error(nil)
 	}
 	switch {
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
@@ -164,21 +169,7 @@ func (s *Service) internal(ctx context.Context, procedure string, what ...any) *
 }
 
 func refusal(code connect.Code, reason, text string) *connect.Error {
-	out := connect.NewError(code, errors.New(text))
-	// only fails for what cannot be encoded
-	if d, err := connect.NewErrorDetail(&errdetails.ErrorInfo{Reason: reason, Domain: errorDomain}); err == nil {
-		out.AddDetail(d)
-	}
-	return out
-}
-
-// ownText is an error's text behind its sentinel's package and sentence.
-func ownText(err, sentinel error) string {
-	_, after, ok := strings.Cut(err.Error(), sentinel.Error()+": ")
-	if !ok {
-		_, after, _ = strings.Cut(sentinel.Error(), ": ")
-	}
-	return after
+	return rpc.Refusal{Code: code, Reason: reason, Text: text}.Error(nil)
 }
 
 // violations lists the first few things that are wrong with a request.

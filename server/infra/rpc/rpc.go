@@ -2,8 +2,9 @@
 // it recovers panics, counts outcomes and maps errors; lets callers in; checks each
 // message; bounds a unary call's time; and waits until what a handler read is durable.
 //
-// It owns that order. The services own authentication, validation and the meaning of
-// errors: package api for users, package ops for operators.
+// It owns that order, and the form of what callers see of errors: Refusals is a service's table
+// from errors to codes, reasons and times to retry. The services own authentication, validation and
+// their tables: package api for users, package ops for operators.
 //
 // Concurrency: a Chain does not change and is safe for concurrent use.
 package rpc

@@ -11,6 +11,7 @@ import (
 	analyticsv1 "github.com/parley-chat/parley/gen/parley/analytics/v1"
 	"github.com/parley-chat/parley/gen/parley/analytics/v1/analyticsv1connect"
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/infra/rpc"
 	"github.com/parley-chat/parley/server/search"
 	"github.com/parley-chat/parley/server/search/record"
 )
@@ -104,7 +105,7 @@ func contentOf(e *analyticsv1.SearchEvent) search.Content {
 var errUser = errors.New("analytics: user_id is the caller's, and may be left out")
 
 // AnalyticsRefusals is the service's table of errors.
-var AnalyticsRefusals = Refusals{
+var AnalyticsRefusals = rpc.Refusals{
 	{Is: record.ErrBusy, Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
 		Text: "this user has too many requests under way: wait for their answers", Retry: time.Second},
 	{Is: record.ErrLogFull, Code: connect.CodeResourceExhausted, Reason: "SEARCH_LOG_FULL",

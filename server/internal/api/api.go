@@ -31,6 +31,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/infra/rpc"
 	"github.com/parley-chat/parley/server/internal/codec"
 	"github.com/parley-chat/parley/server/internal/streamwriter"
 	"github.com/parley-chat/parley/server/store"
@@ -90,7 +91,7 @@ type Service struct {
 	// Handler is what the generated code makes of the service and the options.
 	Handler func(options ...connect.HandlerOption) (path string, handler http.Handler)
 	// Explain, if given, says what clients see of the service's own errors; nil for others.
-	Explain func(err error) *Refusal
+	Explain func(err error) *rpc.Refusal
 }
 
 // PeerStreams forwards calls to streams of other processes. Errors are those of package

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -13,18 +12,15 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/infra/rpc"
 	"github.com/parley-chat/parley/server/limit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/view"
 )
-
-// errorDomain is the domain of all reasons.
-const errorDomain = "parley"
 
 // Reasons that are not in the table.
 const (
@@ -36,7 +32,7 @@ const (
 
 // refusals is the table of errors of chats and streams, and of all that services share. Errors that are
 // in no table are internal and their text is hidden.
-var refusals = Refusals{
+var refusals = rpc.Refusals{
 	{Is: auth.ErrMissingToken, Code: connect.CodeUnauthenticated, Reason: "UNAUTHENTICATED",
 		Text: "an access token is required: Authorization: Bearer <token>"},
 	{Is: auth.ErrNotBearer, Code: connect.CodeUnauthenticated, Reason: "UNAUTHENTICATED",
@@ -143,7 +139,7 @@ func reasonOf(sentinel error) string {
 // reporter turns errors into what clients may see, and logs the rest.
 type reporter struct {
 	log     *slog.Logger
-	explain []func(error) *Refusal // of services that have a table of their own
+	explain []func(error) *rpc.Refusal // of services that have a table of their own
 }
 
 // public returns the error that a client sees in place of err. It logs what is hidden, and
@@ -163,14 +159,14 @@ func (r reporter) public(ctx context.Context, procedure string, err error) *conn
 	}
 	for _, explain := range r.explain {
 		if refused := explain(err); refused != nil {
-			return newError(refused.Code, refused.Reason, refused.Text, nil, refused.Retry)
+			return refused.Error(nil)
 		}
 	}
 	var unknown *unknownOutcome
 	errors.As(err, &unknown)
 	var failed *store.ConditionError
-	if m := refusals.find(err); m != nil {
-		text, metadata := m.text(err), map[string]string(nil)
+	if m := refusals.Find(err); m != nil {
+		text, metadata := refusals.Explain(err).Text, map[string]string(nil)
 		if many := new(chat.TooManyChats); errors.As(err, &many) {
 			text, metadata = tooMany(ctx, many)
 		}
@@ -242,19 +238,7 @@ func (r reporter) internal(ctx context.Context, procedure string, what ...any) *
 func newError(
 	code connect.Code, reason, text string, metadata map[string]string, retry time.Duration, details ...proto.Message,
 ) *connect.Error {
-	out := connect.NewError(code, errors.New(text))
-	details = append([]proto.Message{&errdetails.ErrorInfo{Reason: reason, Domain: errorDomain, Metadata: metadata}},
-		details...)
-	if retry > 0 {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retry)})
-		out.Meta().Set("Retry-After", strconv.Itoa(int(math.Ceil(retry.Seconds()))))
-	}
-	for _, m := range details {
-		if d, err := connect.NewErrorDetail(m); err == nil { // only fails for messages that cannot be encoded
-			out.AddDetail(d)
-		}
-	}
-	return out
+	return rpc.Refusal{Code: code, Reason: reason, Text: text, Retry: retry}.Error(metadata, details...)
 }
 
 // badRequest says what is wrong with which field of a request.

@@ -4,11 +4,13 @@ import (
 	"slices"
 
 	"connectrpc.com/connect"
+
+	"github.com/parley-chat/parley/server/infra/rpc"
 )
 
 // rejections are the refusals of requests that reach no handler, or whose caller does not wait.
 // An empty text says what is wrong with the request.
-var rejections = []Refusal{
+var rejections = []rpc.Refusal{
 	{Code: connect.CodeInvalidArgument, Reason: reasonInvalid},
 	{Code: connect.CodeInvalidArgument, Reason: reasonMediaType,
 		Text: "the procedure takes another Content-Type, or another encoding of a GET request"},
@@ -23,6 +25,6 @@ var rejections = []Refusal{
 
 // Reasons are all refusals of calls, for the documents: a row for each text of a reason. A text
 // is empty where it depends on the request.
-func Reasons() []Refusal {
+func Reasons() []rpc.Refusal {
 	return append(slices.Clone(rejections), refusals.All()...)
 }

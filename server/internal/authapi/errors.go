@@ -11,11 +11,11 @@ import (
 	"github.com/parley-chat/parley/server/identity/otp"
 	"github.com/parley-chat/parley/server/identity/session"
 	"github.com/parley-chat/parley/server/identity/signin"
-	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/infra/rpc"
 )
 
 // Refusals is the service's table of errors. Another one is that codes are asked for too often.
-var Refusals = api.Refusals{
+var Refusals = rpc.Refusals{
 	{Is: identifier.ErrInvalid, Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT"},
 	{Is: otp.ErrCode, Code: connect.CodePermissionDenied, Reason: "INVALID_CODE",
 		Text: "the code is wrong, was used, or is too old: ask for another"},
@@ -48,11 +48,11 @@ var Refusals = api.Refusals{
 }
 
 // explain says what clients see of the errors of signing in.
-func explain(err error) *api.Refusal {
+func explain(err error) *rpc.Refusal {
 	var often *otp.TooOften
 	if errors.As(err, &often) {
 		_, text, _ := strings.Cut(often.Error(), ": ")
-		return &api.Refusal{Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED", Text: text,
+		return &rpc.Refusal{Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED", Text: text,
 			Retry: often.Retry.Round(time.Second) + time.Second}
 	}
 	return Refusals.Explain(err)

@@ -18,6 +18,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/parley-chat/parley/server/infra/rpc"
 	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/authapi"
@@ -70,7 +71,7 @@ var front = []string{
 }
 
 // tableOf is a table of refusals, a row for each reason with a code.
-func tableOf(all []api.Refusal, explained map[string]string, more ...string) string {
+func tableOf(all []rpc.Refusal, explained map[string]string, more ...string) string {
 	type key struct{ reason, code string }
 	texts, rows := map[key][]string{}, slices.Clone(more)
 	retries, codes := map[key]time.Duration{}, map[key]connect.Code{}

@@ -5,7 +5,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/infra/rpc"
 )
 
 var (
@@ -15,7 +15,7 @@ var (
 )
 
 // Refusals is the service's table of errors.
-var Refusals = api.Refusals{
+var Refusals = rpc.Refusals{
 	{Is: errUser, Code: connect.CodePermissionDenied, Reason: "FORBIDDEN", Text: errUser.Error()},
 	{Is: errSession, Code: connect.CodePermissionDenied, Reason: "FORBIDDEN", Text: errSession.Error()},
 }

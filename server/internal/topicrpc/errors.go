@@ -8,7 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/parley-chat/parley/server/commitlog"
-	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/infra/rpc"
 	"github.com/parley-chat/parley/server/topic"
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
@@ -60,15 +60,15 @@ var table = map[refusal.Reason]row{
 }
 
 // notInThisMode is the refusal of all calls where nothing serves topics.
-var notInThisMode = api.Refusal{Code: connect.CodeUnimplemented, Reason: "NOT_IN_THIS_MODE",
+var notInThisMode = rpc.Refusal{Code: connect.CodeUnimplemented, Reason: "NOT_IN_THIS_MODE",
 	Text: "topics are served by a server that is everything in one process, or has brokers of Kafka"}
 
 // Reasons are all refusals of calls for topics and all ends of their streams, for the
 // documents: a row for each text of a reason. A text is empty where it depends on the request.
-func Reasons() []api.Refusal {
-	all := []api.Refusal{notInThisMode}
+func Reasons() []rpc.Refusal {
+	all := []rpc.Refusal{notInThisMode}
 	for reason, r := range table {
-		all = append(all, api.Refusal{Code: r.code, Reason: string(reason), Retry: r.retry})
+		all = append(all, rpc.Refusal{Code: r.code, Reason: string(reason), Retry: r.retry})
 	}
 	for reason := range endings {
 		all = append(all, *goneWith(reason).refusal())
@@ -77,7 +77,7 @@ func Reasons() []api.Refusal {
 }
 
 // explain says what clients see of the errors of topics.
-func explain(err error) *api.Refusal {
+func explain(err error) *rpc.Refusal {
 	var refused *refusal.Error
 	var gone *goneError
 	switch {
@@ -92,7 +92,7 @@ func explain(err error) *api.Refusal {
 		return gone.refusal()
 	case errors.As(err, &refused):
 		if r, ok := table[refused.Reason]; ok {
-			return &api.Refusal{Code: r.code, Reason: string(refused.Reason),
+			return &rpc.Refusal{Code: r.code, Reason: string(refused.Reason),
 				Text: strings.TrimPrefix(refused.Error(), "topic: "), Retry: r.retry}
 		}
 	}
@@ -111,7 +111,7 @@ func goneWith(reason string) *goneError { return &goneError{reason} }
 func (e *goneError) Error() string { return "topicrpc: the session has ended: " + e.reason }
 
 // endings are the reasons for which streams end.
-var endings = map[string]api.Refusal{
+var endings = map[string]rpc.Refusal{
 	"SUBSCRIPTION_GONE": {Code: connect.CodeFailedPrecondition, Text: "the subscription has ended"},
 	"TOPIC_FORBIDDEN":   {Code: connect.CodePermissionDenied, Text: "the caller has lost the right to consume"},
 	"DRAINING":          {Code: connect.CodeUnavailable, Text: "the session has ended: attach again", Retry: time.Second},
@@ -121,10 +121,10 @@ var endings = map[string]api.Refusal{
 	"TOKEN_EXPIRED":     {Code: connect.CodeUnauthenticated, Text: "the access token has expired"},
 }
 
-func (e *goneError) refusal() *api.Refusal {
+func (e *goneError) refusal() *rpc.Refusal {
 	out, ok := endings[e.reason]
 	if !ok {
-		out = api.Refusal{Code: connect.CodeUnavailable, Text: "the session has ended", Retry: time.Second}
+		out = rpc.Refusal{Code: connect.CodeUnavailable, Text: "the session has ended", Retry: time.Second}
 	}
 	out.Reason = e.reason
 	return &out

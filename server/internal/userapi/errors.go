@@ -6,11 +6,11 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/parley-chat/parley/server/identity/people"
-	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/infra/rpc"
 )
 
 // Refusals is the service's table of errors.
-var Refusals = api.Refusals{
+var Refusals = rpc.Refusals{
 	{Is: people.ErrUnknown, Code: connect.CodeNotFound, Reason: "USER_NOT_FOUND", Text: "there is no such user"},
 	{Is: people.ErrEtag, Code: connect.CodeAborted, Reason: "VERSION_MISMATCH",
 		Text: "the profile has another etag: read it, and decide again"},

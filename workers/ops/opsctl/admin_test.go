@@ -135,7 +135,7 @@ func TestTokens(t *testing.T) {
 	c.cfg.Token = strings.TrimSpace(issued)
 	c.does("users show alice")
 	c.fails(1, "users suspend alice --reason spam --execute",
-		"workers: this call needs the role moderator, and the token has viewer\n")
+		"workers: the role is too small: this call needs the role moderator, and the token has viewer\n")
 }
 
 // Each line of the page on administration is a command that there is, with its flags.
