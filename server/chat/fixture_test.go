@@ -213,11 +213,11 @@ func (w *fixture) check() {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		if row.Shard != event.Shard(row.ChatID) {
-			w.t.Errorf("outbox row of %s in shard %d", row.ChatID, row.Shard)
+		if row.Shard != event.Shard(row.AggregateID) {
+			w.t.Errorf("outbox row of %s in shard %d", row.AggregateID, row.Shard)
 		}
 		for v := row.FirstVersion; v < row.FirstVersion+row.Count; v++ {
-			of(row.ChatID).outbox[v]++
+			of(row.AggregateID).outbox[v]++
 		}
 	}
 	for _, r := range w.scan(store.Messages) {
@@ -428,7 +428,7 @@ func (w *fixture) checkCommits(whole bool) {
 				w.t.Errorf("%s: commit of %d after %d", key, first, last)
 			}
 			o, err := table.OutboxFrom(c.Outbox)
-			if err != nil || o.FirstVersion != first || o.Count != int64(len(c.Events)) || o.ChatID != c.ChatID {
+			if err != nil || o.FirstVersion != first || o.Count != int64(len(c.Events)) || o.AggregateID != c.ChatID {
 				w.t.Errorf("%s: outbox row %+v (%v) for %d events from %d", key, o, err, len(c.Events), first)
 			}
 			if len(c.Payloads) != len(c.Events) {

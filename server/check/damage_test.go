@@ -186,7 +186,7 @@ var damages = []damage{
 		}, differ: true},
 	{name: "outbox row of nothing", kind: check.OutboxWrong, says: "the chat has", stays: true,
 		do: func(t testing.TB, h *fixture, o *backend.Offline) {
-			r := table.Outbox{Shard: event.Shard(h.group), ChatID: h.group, FirstVersion: 900, Count: 2, CreatedAt: 1}
+			r := table.Outbox{Shard: event.Shard(h.group), AggregateID: h.group, FirstVersion: 900, Count: 2, CreatedAt: 1}
 			write(t, o, put(r.Key(), r.Item()))
 		}},
 	{name: "pair missing", kind: check.PairWrong, says: "the row is missing",

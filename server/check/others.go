@@ -183,20 +183,20 @@ func (c *checker) outbox() error {
 		if err != nil {
 			return c.found(OutboxWrong, row.Key, err.Error(), "outbox failed lists it, outbox drop removes it")
 		}
-		if shard := event.Shard(o.ChatID); shard != o.Shard {
+		if shard := event.Shard(o.AggregateID); shard != o.Shard {
 			moved := o
 			moved.Shard = shard
 			return c.found(OutboxWrong, row.Key, fmt.Sprintf("the chat's shard is %d: no relay publishes the row", shard),
 				"--repair moves it", put(moved.Key(), row.Item), remove(row.Key))
 		}
-		if event.IsSearchStream(o.ChatID) {
+		if event.IsSearchStream(o.AggregateID) {
 			return c.announced(row, o)
 		}
-		it, bad, err := c.get(table.HeadKey(o.ChatID))
+		it, bad, err := c.get(table.HeadKey(o.AggregateID))
 		if err != nil || bad != nil {
 			return err
 		}
-		if head := table.HeadFrom(o.ChatID, it); o.Count < 1 || o.FirstVersion < 1 ||
+		if head := table.HeadFrom(o.AggregateID, it); o.Count < 1 || o.FirstVersion < 1 ||
 			o.FirstVersion+o.Count-1 > head.Version {
 			what := fmt.Sprintf("it announces %d versions from %d on, the chat has %d", o.Count, o.FirstVersion, head.Version)
 			return c.found(OutboxWrong, row.Key, what, "outbox failed lists it, outbox drop removes it")
@@ -210,7 +210,7 @@ func (c *checker) announced(row store.Row, o table.Outbox) error {
 	if o.Replay {
 		return nil // it may begin in the middle of what was recorded together
 	}
-	it, bad, err := c.get(table.SearchEventsKey(o.ChatID, o.FirstVersion))
+	it, bad, err := c.get(table.SearchEventsKey(o.AggregateID, o.FirstVersion))
 	if err != nil || bad != nil || it != nil {
 		return err
 	}

@@ -105,7 +105,7 @@ func samples(b *testing.B, n, chats int) []sample {
 }
 
 func (s *sample) outbox() table.Outbox {
-	return table.Outbox{Shard: int(s.partition) % 64, ChatID: s.row.ChatID, FirstVersion: s.row.Version, Count: 1,
+	return table.Outbox{Shard: int(s.partition) % 64, AggregateID: s.row.ChatID, FirstVersion: s.row.Version, Count: 1,
 		CreatedAt: s.ref.Time}
 }
 

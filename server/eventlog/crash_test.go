@@ -56,7 +56,7 @@ func (c *crashed) write(t *testing.T, chat, count int) error {
 	c.next[chat] += int64(count)
 	c.mu.Unlock()
 	id := fmt.Sprint("chat_", chat)
-	o := table.Outbox{Shard: chat % crashRelays, ChatID: id, FirstVersion: first, Count: int64(count), CreatedAt: 1}
+	o := table.Outbox{Shard: chat % crashRelays, AggregateID: id, FirstVersion: first, Count: int64(count), CreatedAt: 1}
 	plan := store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: o.Key(), Item: o.Item()}}}
 	for v := first; v < first+int64(count); v++ {
 		plan.Writes = append(plan.Writes, store.Write{Op: store.OpPut, Key: table.EventKey(id, v),
@@ -87,14 +87,14 @@ func (c *crashed) publish(t *testing.T, shard, limit int) (rows int, err error) 
 		if err != nil {
 			return 0, err
 		}
-		p := Publication{Row: row.Key, Chat: o.ChatID, Last: o.FirstVersion + o.Count - 1}
-		to := kafka.Partition{Topic: chatsTopic, ID: commitlog.PartitionOf(o.ChatID, 2)} // several chats in one
+		p := Publication{Row: row.Key, Chat: o.AggregateID, Last: o.FirstVersion + o.Count - 1}
+		to := kafka.Partition{Topic: chatsTopic, ID: commitlog.PartitionOf(o.AggregateID, 2)} // several chats in one
 		for v := o.FirstVersion; v <= p.Last; v++ {
-			it, err := c.store.Get(ctx, table.EventKey(o.ChatID, v), store.Strong)
+			it, err := c.store.Get(ctx, table.EventKey(o.AggregateID, v), store.Strong)
 			if err != nil || it == nil {
-				return 0, fmt.Errorf("event %d of %s, which a row announces: %w", v, o.ChatID, err)
+				return 0, fmt.Errorf("event %d of %s, which a row announces: %w", v, o.AggregateID, err)
 			}
-			e, err := table.EventFrom(store.Row{Key: table.EventKey(o.ChatID, v), Item: it})
+			e, err := table.EventFrom(store.Row{Key: table.EventKey(o.AggregateID, v), Item: it})
 			if err != nil {
 				return 0, err
 			}
@@ -103,7 +103,7 @@ func (c *crashed) publish(t *testing.T, shard, limit int) (rows int, err error) 
 				r.Headers = append(r.Headers, kafka.Header{Key: "more"})
 			}
 			p.Records = append(p.Records, r)
-			names = append(names, eventName(o.ChatID, v))
+			names = append(names, eventName(o.AggregateID, v))
 		}
 		list = append(list, p, Publication{Records: []*kafka.Record{plain(searchTopic, 0, names[len(names)-1])}})
 	}
@@ -275,11 +275,11 @@ func (c *crashed) check(ctx context.Context, promised *crashed) error {
 			return err
 		}
 		for v := o.FirstVersion; v < o.FirstVersion+o.Count; v++ {
-			if waiting[eventName(o.ChatID, v)] = true; logged[eventName(o.ChatID, v)] {
-				return fmt.Errorf("%s is in the log, and its row waits", eventName(o.ChatID, v))
+			if waiting[eventName(o.AggregateID, v)] = true; logged[eventName(o.AggregateID, v)] {
+				return fmt.Errorf("%s is in the log, and its row waits", eventName(o.AggregateID, v))
 			}
 			var chat int
-			if _, err := fmt.Sscanf(o.ChatID, "chat_%d", &chat); err != nil {
+			if _, err := fmt.Sscanf(o.AggregateID, "chat_%d", &chat); err != nil {
 				return err
 			}
 			c.next[chat] = max(c.next[chat], v)

@@ -82,7 +82,7 @@ func newFixture(t testing.TB, set func(*Config)) *fixture {
 func (x *fixture) put(t testing.TB, chat string, first int64, texts ...string) Publication {
 	t.Helper()
 	p := Publication{Chat: chat, Last: first + int64(len(texts)) - 1}
-	o := table.Outbox{Shard: 3, ChatID: chat, FirstVersion: first, Count: int64(len(texts)), CreatedAt: 1}
+	o := table.Outbox{Shard: 3, AggregateID: chat, FirstVersion: first, Count: int64(len(texts)), CreatedAt: 1}
 	p.Row = o.Key()
 	plan := store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: o.Key(), Item: o.Item()}}}
 	to := kafka.Partition{Topic: chatsTopic, ID: commitlog.PartitionOf(chat, 4)}

@@ -14,6 +14,7 @@ package topic
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -89,6 +90,9 @@ type Service struct {
 // New loads the catalogue, and takes the topics over from an earlier process. Removals
 // that did not come to their end do.
 func New(ctx context.Context, cfg Config) (*Service, error) {
+	if _, ok := operations.ScheduleOf(cfg.Jobs, 0); !ok { // its jobs would run without a pause
+		return nil, fmt.Errorf("topic: there is no schedule %q of jobs", cfg.Jobs)
+	}
 	c, err := storage.OpenCatalog(ctx, cfg.Store, cfg.Clock, cfg.Slot)
 	if err != nil {
 		return nil, err

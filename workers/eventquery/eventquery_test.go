@@ -284,7 +284,7 @@ func TestListByStatus(t *testing.T) {
 		f.write(store.Write{Op: store.OpDelete, Key: row.Key})
 	}
 	put := func(chatID string, first, count int64, replay bool, problem string) {
-		o := table.Outbox{Shard: event.Shard(chatID), ChatID: chatID, FirstVersion: first, Count: count, Replay: replay,
+		o := table.Outbox{Shard: event.Shard(chatID), AggregateID: chatID, FirstVersion: first, Count: count, Replay: replay,
 			ReplayID: "r1"}
 		it := o.Item()
 		if problem != "" {

@@ -250,7 +250,7 @@ func derive(ctx context.Context, st store.Store, chatID string, from, to int64) 
 			continue
 		}
 		rows = append(rows, table.Outbox{
-			Shard: event.Shard(chatID), ChatID: chatID, FirstVersion: e.Version, Count: 1,
+			Shard: event.Shard(chatID), AggregateID: chatID, FirstVersion: e.Version, Count: 1,
 			CreatedAt: decoded.GetMetadata().GetEventTime().AsTime().UnixMilli(),
 		})
 		if len(rows) > store.MaxPlanWrites-1 {

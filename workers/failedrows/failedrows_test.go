@@ -124,7 +124,7 @@ func TestRepair(t *testing.T) {
 	id := f.group(0) // versions 1, 2
 	f.sweep()
 	f.send(id, 1) // 3
-	o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: 3, Count: 9, CreatedAt: 1}
+	o := table.Outbox{Shard: event.Shard(id), AggregateID: id, FirstVersion: 3, Count: 9, CreatedAt: 1}
 	f.put(o.Key(), o.Item())
 	f.send(id, 2) // 4, 5
 	other := f.group(1)
@@ -205,7 +205,7 @@ func TestDrop(t *testing.T) {
 	f.published(id, 1, 2, 4)
 	// A row that waits to be published cannot be dropped.
 	f.send(id, 1)
-	healthy := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: 5}.Key()
+	healthy := table.Outbox{Shard: event.Shard(id), AggregateID: id, FirstVersion: 5}.Key()
 	if _, err := failedrows.Drop(t.Context(), f.store, healthy.PK+"/"+healthy.SK, true); !errors.Is(err,
 		failedrows.ErrNotFound) {
 		t.Fatalf("a healthy row: %v", err)
@@ -223,7 +223,7 @@ func TestList(t *testing.T) {
 	want := map[string]bool{}
 	for range 25 {
 		id := f.group(0)
-		o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: 1, Count: 50, CreatedAt: 1}
+		o := table.Outbox{Shard: event.Shard(id), AggregateID: id, FirstVersion: 1, Count: 50, CreatedAt: 1}
 		f.put(o.Key(), o.Item())
 		want[id] = true
 	}

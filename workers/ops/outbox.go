@@ -63,5 +63,5 @@ func failedRow(r failedrows.Row) *opsv1.FailedOutboxRow {
 }
 
 func rowTo(o table.Outbox) *opsv1.FailedOutboxRow {
-	return &opsv1.FailedOutboxRow{ChatId: o.ChatID, FirstVersion: o.FirstVersion, Count: o.Count, Replay: o.Replay}
+	return &opsv1.FailedOutboxRow{ChatId: o.AggregateID, FirstVersion: o.FirstVersion, Count: o.Count, Replay: o.Replay}
 }

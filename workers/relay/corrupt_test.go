@@ -135,7 +135,7 @@ func TestCreationIsTimed(t *testing.T) {
 		re.Nudge(c)
 	}
 	r.rest(re)
-	again := table.Outbox{Shard: event.Shard(one), ChatID: one, FirstVersion: 1, Count: 1, CreatedAt: 1, Replay: true}
+	again := table.Outbox{Shard: event.Shard(one), AggregateID: one, FirstVersion: 1, Count: 1, CreatedAt: 1, Replay: true}
 	r.must(r.store.BatchWrite(r.ctx, []store.Write{{Op: store.OpPut, Key: again.Key(), Item: again.Item()}}))
 	r.rest(re)
 	if a, b := took[one], took[two]; len(took) != 2 || len(a) != 1 || len(b) != 1 || a[0] != 3*time.Second || b[0] != 0 {

@@ -289,7 +289,7 @@ func TestSweepBoundsRowsThatWaitForTheDisk(t *testing.T) {
 	}
 	re := r.relay()
 	for n := range 65_530 { // published earlier in the sweep
-		k := table.Outbox{ChatID: "chat_0", FirstVersion: int64(n + 1)}.Key()
+		k := table.Outbox{AggregateID: "chat_0", FirstVersion: int64(n + 1)}.Key()
 		re.pendingDelete, re.isPending[k] = append(re.pendingDelete, k), true
 	}
 	publish, highest := re.cfg.Publish, 0
@@ -315,8 +315,8 @@ func TestReplayOfBusyChat(t *testing.T) {
 			re := r.relay()
 			id := r.group()
 			r.must(re.Cycle(r.ctx)) // the creation's two events
-			row := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: version, Count: 1, CreatedAt: 1, Replay: true,
-				ReplayID: "again"}
+			row := table.Outbox{Shard: event.Shard(id), AggregateID: id, FirstVersion: version, Count: 1, CreatedAt: 1,
+				Replay: true, ReplayID: "again"}
 			for n := range 5 {
 				r.send(id)
 				if n == 0 {

@@ -24,15 +24,15 @@ type inbox struct {
 	wake chan struct{}
 
 	mu         sync.Mutex
-	chats      map[string]*chatNudges
+	chats      map[string]*nudges
 	order      []string // chats, by their first nudge
 	events     int      // in the inbox
 	bytes      int      // of these events and their payloads
 	overflowed bool     // a nudge was dropped
 }
 
-// chatNudges are the nudges of a chat.
-type chatNudges struct {
+// nudges are those of a chat, or of a stream of search events.
+type nudges struct {
 	chatID      string
 	commits     []chat.Commit // in the order of their arrival
 	queryOutbox bool          // there were more: they are read from the outbox
@@ -66,7 +66,7 @@ func estimateSize(e event.Event) int {
 }
 
 func newInbox(room, batch int) *inbox {
-	return &inbox{batch: batch, capacity: room, wake: make(chan struct{}, 1), chats: map[string]*chatNudges{}}
+	return &inbox{batch: batch, capacity: room, wake: make(chan struct{}, 1), chats: map[string]*nudges{}}
 }
 
 // add adds a nudge. It reports whether the nudge was accepted: with its events, or as the id
@@ -110,7 +110,7 @@ func (b *inbox) wakeUp(stream string, now time.Time) bool {
 
 // of returns the nudges of a chat, nil if there is no room for it. The first chat of an empty
 // inbox wakes the relay, which waits for the mutex. The mutex is held.
-func (b *inbox) of(chatID string, now time.Time) *chatNudges {
+func (b *inbox) of(chatID string, now time.Time) *nudges {
 	if w := b.chats[chatID]; w != nil {
 		return w
 	}
@@ -122,7 +122,7 @@ func (b *inbox) of(chatID string, now time.Time) *chatNudges {
 	if len(b.order) == 0 {
 		b.signal()
 	}
-	w := &chatNudges{chatID: chatID, since: now}
+	w := &nudges{chatID: chatID, since: now}
 	b.chats[chatID] = w
 	b.order = append(b.order, chatID)
 	return w
@@ -136,7 +136,7 @@ func (b *inbox) signal() {
 }
 
 // events counts the events of a chat's nudges.
-func (w *chatNudges) events() (n int) {
+func (w *nudges) events() (n int) {
 	for _, c := range w.commits {
 		n += len(c.Events)
 	}
@@ -144,14 +144,14 @@ func (w *chatNudges) events() (n int) {
 }
 
 // release frees the capacity of a chat's events.
-func (b *inbox) release(w *chatNudges) {
+func (b *inbox) release(w *nudges) {
 	b.events -= w.events()
 	b.bytes -= w.size
 }
 
 // dequeue removes and returns the chats that have waited longest: as many as have at most a
 // number of events together, and at least one.
-func (b *inbox) dequeue(limit int) (list []*chatNudges) {
+func (b *inbox) dequeue(limit int) (list []*nudges) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := 0

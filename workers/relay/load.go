@@ -32,10 +32,11 @@ func (r *Relay) batcher(ctx context.Context, waiting *[]plan) func([]plan) error
 	}
 }
 
-// queryChat reads the plans of a chat that follow the last published version and calls emit
-// with them, in order and in parts of at most a transaction: after hours without Kafka a
-// chat may have more plans than fit into memory. Nothing is read of a chat that is deferred.
-func (r *Relay) queryChat(ctx context.Context, chatID string, emit func([]plan) error) error {
+// queryAggregate reads the plans of a chat, or of a stream of search events, that follow the last
+// published version and calls emit with them, in order and in parts of at most a transaction: after
+// hours without Kafka a chat may have more plans than fit into memory. Nothing is read of a chat that
+// is deferred.
+func (r *Relay) queryAggregate(ctx context.Context, chatID string, emit func([]plan) error) error {
 	last, cached := r.lastPublished[chatID]
 	if r.isDeferred(chatID) {
 		return nil
@@ -125,7 +126,7 @@ func (r *Relay) publishReplays(ctx context.Context, rows []table.Outbox, emit fu
 			return err
 		}
 		if err != nil {
-			r.quarantine(ctx, row.Key(), row.ChatID, err)
+			r.quarantine(ctx, row.Key(), row.AggregateID, err)
 			continue
 		}
 		plans[0].replay = true
@@ -193,7 +194,7 @@ func (r *Relay) load(ctx context.Context, rows []table.Outbox) ([]plan, error) {
 	}
 	end := rows[len(rows)-1]
 	q := store.Query{
-		Table: store.Events, PK: end.ChatID, Consistency: store.Strong,
+		Table: store.Events, PK: end.AggregateID, Consistency: store.Strong,
 		From: table.Number(rows[0].FirstVersion), To: table.Number(end.FirstVersion + end.Count - 1),
 	}
 	found := map[string]store.Row{} // by sort key
@@ -220,7 +221,7 @@ func (r *Relay) loadRecords(ctx context.Context, rows []table.Outbox) ([]plan, e
 	plans := make([]plan, 0, len(lists))
 	for i, records := range lists {
 		row := rows[i]
-		p := plan{key: row.Key(), chatID: row.ChatID, last: row.FirstVersion + row.Count - 1, stored: true,
+		p := plan{key: row.Key(), chatID: row.AggregateID, last: row.FirstVersion + row.Count - 1, stored: true,
 			since: row.CreatedAt}
 		for at, rec := range records {
 			if r.aside[p.key].waits(at) {
@@ -254,7 +255,7 @@ func (r *Relay) planFrom(row table.Outbox, found map[string]store.Row) (plan, er
 	if int64(len(events)) != row.Count {
 		return plan{}, fmt.Errorf("%w: %d of %d events exist", ErrPoison, len(events), row.Count)
 	}
-	p, err := r.planOf(row.Key(), row.ChatID, row.FirstVersion, events, payloads)
+	p, err := r.planOf(row.Key(), row.AggregateID, row.FirstVersion, events, payloads)
 	p.stored = true
 	return p, err
 }

@@ -193,7 +193,7 @@ func TestRowOfPublishedEvents(t *testing.T) {
 	r.send(id)
 	re := r.relay()
 	r.rest(re)
-	o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: 1, Count: 2, CreatedAt: 1}
+	o := table.Outbox{Shard: event.Shard(id), AggregateID: id, FirstVersion: 1, Count: 2, CreatedAt: 1}
 	r.must(r.store.BatchWrite(r.ctx, []store.Write{{Op: store.OpPut, Key: o.Key(), Item: o.Item()}}))
 	n := len(r.log)
 	r.rest(re)

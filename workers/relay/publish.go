@@ -38,7 +38,7 @@ type plan struct {
 }
 
 // publishNudges publishes the events of nudges.
-func (r *Relay) publishNudges(ctx context.Context, list []*chatNudges) error {
+func (r *Relay) publishNudges(ctx context.Context, list []*nudges) error {
 	if r.inFlightSince.Load() == 0 { // otherwise older nudges wait since a failure
 		r.inFlightSince.Store(list[0].since.UnixMilli())
 	}
@@ -51,7 +51,7 @@ func (r *Relay) publishNudges(ctx context.Context, list []*chatNudges) error {
 			plans = append(plans, more...)
 			continue
 		}
-		if err := r.queryChat(ctx, w.chatID, emit); err != nil {
+		if err := r.queryAggregate(ctx, w.chatID, emit); err != nil {
 			return err
 		}
 	}
@@ -65,7 +65,7 @@ func (r *Relay) publishNudges(ctx context.Context, list []*chatNudges) error {
 
 // plansOf returns the plans of a chat's nudges if they are consecutive and follow the last
 // published version. Otherwise the outbox must be queried for the chat.
-func (r *Relay) plansOf(ctx context.Context, w *chatNudges) (plans []plan, query bool) {
+func (r *Relay) plansOf(ctx context.Context, w *nudges) (plans []plan, query bool) {
 	if r.blocked[w.chatID] != nil || r.route.frozenChats[w.chatID] {
 		return nil, false // it waits for the sweep
 	}

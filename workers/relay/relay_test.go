@@ -386,7 +386,7 @@ func TestRandomSchedulesInTheStore(t *testing.T) {
 				}
 			case 11:
 				if c := r.commits[rng.IntN(len(r.commits))]; rng.IntN(3) == 0 {
-					row := table.Outbox{Shard: event.Shard(c.ChatID), ChatID: c.ChatID, CreatedAt: 1, Replay: true,
+					row := table.Outbox{Shard: event.Shard(c.ChatID), AggregateID: c.ChatID, CreatedAt: 1, Replay: true,
 						Count: int64(len(c.Events)), FirstVersion: c.Head.Version - int64(len(c.Events)) + 1, ReplayID: fmt.Sprint(n)}
 					r.must(r.store.BatchWrite(r.ctx, []store.Write{{Op: store.OpPut, Key: row.Key(), Item: row.Item()}}))
 					for _, e := range c.Events {

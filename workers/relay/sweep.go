@@ -71,7 +71,7 @@ func (r *Relay) sweepRow(ctx context.Context, s *sweepState, row store.Row, emit
 	}
 	o, err := read(row)
 	if err != nil {
-		// It blocks its chat if it is among the chat's rows, see queryChat. So the chat is not
+		// It blocks its chat if it is among the chat's rows, see queryAggregate. So the chat is not
 		// left to nudges, which do not see the row.
 		id, _, _ := strings.Cut(row.Key.SK, "#")
 		r.quarantine(ctx, row.Key, id, err)
@@ -80,20 +80,20 @@ func (r *Relay) sweepRow(ctx context.Context, s *sweepState, row store.Row, emit
 			return nil
 		}
 		s.skipped = ""
-		return r.queryChat(ctx, id, emit)
+		return r.queryAggregate(ctx, id, emit)
 	}
-	s.recordAge(o.ChatID, o.CreatedAt)
-	if o.ChatID == s.previous && (!o.Replay || s.skipped != o.ChatID) {
+	s.recordAge(o.AggregateID, o.CreatedAt)
+	if o.AggregateID == s.previous && (!o.Replay || s.skipped != o.AggregateID) {
 		return nil // all its rows were published together
 	}
-	s.previous = o.ChatID
+	s.previous = o.AggregateID
 	// There are no nudges of replays, and a busy chat always has nudges.
-	if !s.complete && !o.Replay && s.stopped[o.ChatID] == nil && r.inbox.contains(o.ChatID) {
-		s.skipped = o.ChatID
+	if !s.complete && !o.Replay && s.stopped[o.AggregateID] == nil && r.inbox.contains(o.AggregateID) {
+		s.skipped = o.AggregateID
 		return nil
 	}
 	s.skipped = ""
-	return r.queryChat(ctx, o.ChatID, emit)
+	return r.queryAggregate(ctx, o.AggregateID, emit)
 }
 
 // recordAge records the age of a row.

@@ -21,7 +21,7 @@ func (r *fixture) fail(id string) int64 {
 	r.must(err)
 	next := table.HeadFrom(id, it).Version + 1
 	r.send(id, 1)
-	o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: next, Count: 9, CreatedAt: 1}
+	o := table.Outbox{Shard: event.Shard(id), AggregateID: id, FirstVersion: next, Count: 9, CreatedAt: 1}
 	r.must(r.store.BatchWrite(r.t.Context(), []store.Write{{Op: store.OpPut, Key: o.Key(), Item: o.Item()}}))
 	return next
 }

@@ -264,7 +264,7 @@ func (r *run) announce(ctx context.Context, id string, versions []int64) error {
 			n++
 		}
 		if !r.options.DryRun {
-			o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: versions[0], Count: int64(n),
+			o := table.Outbox{Shard: event.Shard(id), AggregateID: id, FirstVersion: versions[0], Count: int64(n),
 				CreatedAt: r.now().UnixMilli(), Replay: true, ReplayID: r.id}
 			if err := r.store.BatchWrite(ctx, []store.Write{{Op: store.OpPut, Key: o.Key(), Item: o.Item()}}); err != nil {
 				return fmt.Errorf("write rows: %w", err)

@@ -299,7 +299,7 @@ func TestReplayOfWhatCannotBePublished(t *testing.T) {
 	r := newFixture(t)
 	id := r.ids[0]
 	r.publish()
-	o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: 90, Count: 2, CreatedAt: 1, Replay: true}
+	o := table.Outbox{Shard: event.Shard(id), AggregateID: id, FirstVersion: 90, Count: 2, CreatedAt: 1, Replay: true}
 	r.must(r.store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: o.Key(), Item: o.Item()}}))
 	r.send(id, 1)
 	r.log = nil

@@ -77,7 +77,8 @@ func (r *run) searchRow(ctx context.Context, row store.Row) error {
 		r.report.More = true
 	}
 	if len(selected) > 0 {
-		waiting := table.Outbox{Shard: event.Shard(stored.Stream), ChatID: stored.Stream, FirstVersion: stored.First}.Key()
+		waiting := table.Outbox{Shard: event.Shard(stored.Stream), AggregateID: stored.Stream,
+			FirstVersion: stored.First}.Key()
 		switch it, err := r.store.Get(ctx, waiting, store.Strong); {
 		case err != nil:
 			return err

@@ -97,7 +97,7 @@ func againOf(ctx context.Context, cfg Config, id string, topics map[string]bool,
 
 // commit stores events of a chat, newest first, and the row that has the relay publish them.
 func commit(ctx context.Context, cfg Config, id string, events []table.Event, generation string) error {
-	o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: events[len(events)-1].Version,
+	o := table.Outbox{Shard: event.Shard(id), AggregateID: id, FirstVersion: events[len(events)-1].Version,
 		Count: int64(len(events)), CreatedAt: cfg.Clock().UnixMilli(), Replay: true, ReplayID: generation}
 	var writes []store.Write
 	for _, e := range events {

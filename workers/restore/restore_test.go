@@ -262,10 +262,10 @@ func TestEventsAgain(t *testing.T) {
 		for row, err := range store.ScanAll(t.Context(), f.store, store.Scan{Table: store.Outbox, Segments: 1}) {
 			testkit.Must(t, err)
 			o := testkit.Value(table.OutboxFrom(row))(t)
-			if o.Shard != event.Shard(o.ChatID) || !o.Replay {
+			if o.Shard != event.Shard(o.AggregateID) || !o.Replay {
 				t.Errorf("%+v", o)
 			}
-			all = append(all, fmt.Sprint(o.ChatID, " ", o.FirstVersion, " ", o.Count))
+			all = append(all, fmt.Sprint(o.AggregateID, " ", o.FirstVersion, " ", o.Count))
 		}
 		slices.Sort(all)
 		return all

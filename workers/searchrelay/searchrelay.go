@@ -62,7 +62,7 @@ func (s *Source) Load(ctx context.Context, rows []table.Outbox) ([][]*kafka.Reco
 			e, ok := events[n]
 			if !ok {
 				return lists, fmt.Errorf("%w: event %s does not exist, or cannot be read", relay.ErrPoison,
-					search.ID(row.ChatID, n))
+					search.ID(row.AggregateID, n))
 			}
 			rec, err := s.record(e)
 			if err != nil {
@@ -82,7 +82,7 @@ func (s *Source) read(ctx context.Context, rows []table.Outbox) (map[int64]searc
 	last := end.FirstVersion + end.Count - 1
 	q := store.Query{
 		// A replay may begin in the middle of a row.
-		Table: store.SearchEvents, PK: end.ChatID, Consistency: store.Strong,
+		Table: store.SearchEvents, PK: end.AggregateID, Consistency: store.Strong,
 		From: table.Number(max(1, first-table.MaxSearchEvents+1)), To: table.Number(last),
 	}
 	events := make(map[int64]search.Recorded, last-first+1)

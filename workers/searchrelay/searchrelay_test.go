@@ -340,7 +340,8 @@ func (f *fixture) storeEncoded(stream string, events ...string) {
 	n := int64(len(events))
 	row := table.SearchEvents{Stream: stream, First: 1, Count: n, At: f.now.UnixMilli(),
 		Events: []byte(strings.Join(events, "")), ExpiresAt: f.now.Add(time.Hour).Unix()}
-	announced := table.Outbox{Shard: event.Shard(stream), ChatID: stream, FirstVersion: 1, Count: n, CreatedAt: row.At}
+	announced := table.Outbox{Shard: event.Shard(stream), AggregateID: stream, FirstVersion: 1, Count: n,
+		CreatedAt: row.At}
 	testkit.Must(f.t, f.store.BatchWrite(f.t.Context(), []store.Write{
 		{Op: store.OpPut, Key: table.SearchEventsKey(stream, 1), Item: row.Item()},
 		{Op: store.OpPut, Key: announced.Key(), Item: announced.Item()},
@@ -366,7 +367,7 @@ func TestUnreadableEvents(t *testing.T) {
 	f.record("alice", six()...)
 	f.record("bob", six()...)
 	f.storeEncoded("srch_new", f.unknown())
-	lost := table.Outbox{Shard: event.Shard("srch_lost"), ChatID: "srch_lost", FirstVersion: 1, Count: 3,
+	lost := table.Outbox{Shard: event.Shard("srch_lost"), AggregateID: "srch_lost", FirstVersion: 1, Count: 3,
 		CreatedAt: f.now.UnixMilli()}
 	testkit.Must(t, f.store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: lost.Key(), Item: lost.Item()}}))
 	r := f.relay()

@@ -190,7 +190,7 @@ func Rows(chatID string, versions []int64, at int64) (rows []store.Write) {
 		for n < len(versions) && n < outbox.MaxRun && versions[n] == versions[n-1]-1 {
 			n++
 		}
-		o := table.Outbox{Shard: event.Shard(chatID), ChatID: chatID, FirstVersion: versions[n-1], Count: int64(n),
+		o := table.Outbox{Shard: event.Shard(chatID), AggregateID: chatID, FirstVersion: versions[n-1], Count: int64(n),
 			CreatedAt: at}
 		rows = append(rows, store.Write{Op: store.OpPut, Key: o.Key(), Item: o.Item()})
 		versions = versions[n:]

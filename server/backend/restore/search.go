@@ -71,7 +71,7 @@ func (r *run) searchRow(ctx context.Context, row table.SearchEvents, events []se
 }
 
 func outboxRow(stream string, first, count, at int64, replay bool) table.Outbox {
-	return table.Outbox{Shard: event.Shard(stream), ChatID: stream, FirstVersion: first, Count: count, CreatedAt: at,
+	return table.Outbox{Shard: event.Shard(stream), AggregateID: stream, FirstVersion: first, Count: count, CreatedAt: at,
 		Replay: replay}
 }
 

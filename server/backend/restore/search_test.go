@@ -37,7 +37,7 @@ func TestSearchEventsAreRestored(t *testing.T) {
 	}
 	published := row("srch_1", 1)
 	row("srch_2", 1)
-	waits := table.Outbox{Shard: event.Shard("srch_2"), ChatID: "srch_2", FirstVersion: 1, Count: 20,
+	waits := table.Outbox{Shard: event.Shard("srch_2"), AggregateID: "srch_2", FirstVersion: 1, Count: 20,
 		CreatedAt: now.UnixMilli()}
 	testkit.Must(t, st.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: waits.Key(), Item: waits.Item()}}))
 	lost := kafka.Partition{Topic: "search_click_v1", ID: 3}
@@ -69,11 +69,11 @@ func TestSearchEventsAreRestored(t *testing.T) {
 	for r, err := range store.ScanAll(t.Context(), st, store.Scan{Table: store.Outbox, Segments: 1}) {
 		testkit.Must(t, err)
 		o := testkit.Value(table.OutboxFrom(r))(t)
-		if o.ChatID != "srch_1" {
+		if o.AggregateID != "srch_1" {
 			continue
 		}
 		for n := o.FirstVersion; n < o.FirstVersion+o.Count; n++ {
-			announced = append(announced, search.ID(o.ChatID, n))
+			announced = append(announced, search.ID(o.AggregateID, n))
 		}
 		if !o.Replay || o.Shard != event.Shard("srch_1") {
 			t.Errorf("%+v", o)

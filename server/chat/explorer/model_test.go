@@ -350,7 +350,7 @@ func (w *world) log(o *op, before, r *room, events []event.Event) {
 	if late := w.now - h.ChangedAt; late > maxAge {
 		w.fail("%v: a change of %d s ago", o, late/1000)
 	}
-	outbox := table.Outbox{Shard: event.Shard(r.id), ChatID: r.id, FirstVersion: before.head.Version + 1}
+	outbox := table.Outbox{Shard: event.Shard(r.id), AggregateID: r.id, FirstVersion: before.head.Version + 1}
 	if got := w.get(outbox.Key()); got.Get("count").Int64() != int64(len(events)) {
 		w.fail("%v: outbox row %v for %d events", o, got, len(events))
 	}

@@ -88,7 +88,7 @@ func (b *builder) eventBytes() (n int) {
 func (b *builder) outboxRow() store.Row {
 	o := table.Outbox{
 		Shard:        event.Shard(b.Head.ChatID),
-		ChatID:       b.Head.ChatID,
+		AggregateID:  b.Head.ChatID,
 		FirstVersion: b.Base.Version + 1,
 		Count:        b.Head.Version - b.Base.Version,
 		CreatedAt:    b.At,

@@ -441,7 +441,7 @@ func (s *spine) restore() {
 	}
 	for _, r := range page.Rows {
 		if o, err := table.OutboxFrom(r); err == nil {
-			s.base[o.ChatID] = min(s.base[o.ChatID], o.FirstVersion-1)
+			s.base[o.AggregateID] = min(s.base[o.AggregateID], o.FirstVersion-1)
 		}
 	}
 	s.startAll()

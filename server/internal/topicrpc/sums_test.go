@@ -4,11 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/commitlog"
+	"github.com/parley-chat/parley/server/infra/config"
 	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
@@ -56,4 +60,26 @@ func TestSums(t *testing.T) {
 	s.end(services[1])
 	s.end(services[1])
 	testkit.Equal(t, "one was given up", show(), "3 10 100")
+}
+
+// Each schedule of jobs that the settings take is one that topics have, and no other opens them: jobs
+// without a schedule would run without a pause.
+func TestSchedulesOfSettings(t *testing.T) {
+	t.Parallel()
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	flags := config.Declare(config.Server, set)
+	testkit.Must(t, set.Parse([]string{"--topic-jobs", "hourly"}))
+	_, err := flags.Read(nil)
+	_, text, _ := strings.Cut(fmt.Sprint(err), "must be ")
+	text, _, _ = strings.Cut(text, ", not ")
+	names := strings.Split(strings.ReplaceAll(text, " or ", ", "), ", ")
+	testkit.Equal(t, "schedules", len(names), 6)
+	st := embeddedtest.NewDisk(nil).Open(t, time.Now)
+	for _, name := range append(names, "hourly") {
+		_, err := topic.New(t.Context(), topic.Config{
+			Slot: topic.Slot{Of: 1}, Store: st, Log: commitlog.NewLocal(records.Of(st), time.Now), Clock: time.Now,
+			Logger: slog.New(slog.DiscardHandler), Jobs: name,
+		})
+		testkit.Equal(t, name+" opens topics", err == nil, name != "hourly")
+	}
 }

@@ -50,7 +50,7 @@ func stored(t *testing.T, st store.Store) (events map[string]search.Recorded, ro
 			events[e.ID] = e
 		}
 		rows++
-		o := table.Outbox{Shard: event.Shard(row.Stream), ChatID: row.Stream, FirstVersion: row.First}
+		o := table.Outbox{Shard: event.Shard(row.Stream), AggregateID: row.Stream, FirstVersion: row.First}
 		it := testkit.Value(st.Get(t.Context(), o.Key(), store.Strong))(t)
 		if o, err := table.OutboxFrom(store.Row{Key: o.Key(), Item: it}); err != nil || o.Count != row.Count ||
 			o.Shard < 64 || o.Shard > 71 {

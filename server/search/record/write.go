@@ -73,7 +73,7 @@ func (r *Recorder) rows(stream string, first int64, parts []part) []store.Write 
 	for _, p := range parts {
 		events := table.SearchEvents{Stream: stream, First: first, Count: p.count, At: now.UnixMilli(), Events: p.events,
 			ExpiresAt: now.Add(r.cfg.Retention).Unix()}
-		announced := table.Outbox{Shard: event.Shard(stream), ChatID: stream, FirstVersion: first, Count: p.count,
+		announced := table.Outbox{Shard: event.Shard(stream), AggregateID: stream, FirstVersion: first, Count: p.count,
 			CreatedAt: now.UnixMilli()}
 		writes = append(writes,
 			store.Write{Op: store.OpPut, Key: table.SearchEventsKey(stream, first), Item: events.Item()},

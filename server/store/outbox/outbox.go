@@ -56,10 +56,10 @@ func Read(row store.Row) (table.Outbox, error) {
 	switch {
 	case err != nil:
 		return o, err
-	case o.Key() != row.Key || o.ChatID == "":
+	case o.Key() != row.Key || o.AggregateID == "":
 		return o, errors.New("its key is not one of the outbox")
-	case event.Shard(o.ChatID) != o.Shard:
-		return o, fmt.Errorf("its chat belongs to shard %d", event.Shard(o.ChatID))
+	case event.Shard(o.AggregateID) != o.Shard:
+		return o, fmt.Errorf("its chat belongs to shard %d", event.Shard(o.AggregateID))
 	case o.FirstVersion < 1 || o.Count < 1 || o.Count > store.MaxPlanWrites:
 		return o, fmt.Errorf("%d events from version %d on are none of one plan", o.Count, o.FirstVersion)
 	}

@@ -14,8 +14,8 @@ import (
 const chat = "chat_abc123"
 
 func row(first int64, replay bool) store.Write {
-	o := table.Outbox{Shard: event.Shard(chat), ChatID: chat, FirstVersion: first, Count: 2, CreatedAt: 1, Replay: replay,
-		ReplayID: "x"}
+	o := table.Outbox{Shard: event.Shard(chat), AggregateID: chat, FirstVersion: first, Count: 2, CreatedAt: 1,
+		Replay: replay, ReplayID: "x"}
 	return store.Write{Op: store.OpPut, Key: o.Key(), Item: o.Item()}
 }
 

@@ -9,11 +9,12 @@ import (
 )
 
 // Outbox points to the events of one plan that may not be on Kafka yet. Table
-// outbox, key shard and chat_id#first_version, with an "r" and the replay's id behind it
+// outbox, key shard and aggregate_id#first_version, with an "r" and the replay's id behind it
 // if it replays.
 type Outbox struct {
-	Shard        int
-	ChatID       string
+	Shard int
+	// AggregateID is the id of the chat that the events are of, or of the stream of search events.
+	AggregateID  string
 	FirstVersion int64
 	Count        int64
 	CreatedAt    int64 // unix ms
@@ -37,7 +38,7 @@ func ShardKey(shard int) string { return string([]byte{byte('0' + shard/10), byt
 
 // Key is the row's key.
 func (o Outbox) Key() store.Key {
-	sk := o.ChatID + "#" + Number(o.FirstVersion)
+	sk := o.AggregateID + "#" + Number(o.FirstVersion)
 	if o.Replay { // beside the row of the same events, should it still be there
 		sk += replayMark + o.ReplayID
 	}
@@ -67,6 +68,6 @@ func OutboxFrom(r store.Row) (Outbox, error) {
 	if err != nil || len(r.Key.PK) != 2 || shard < 0 {
 		return Outbox{}, fmt.Errorf("table: %q is not a shard", r.Key.PK)
 	}
-	return Outbox{Shard: shard, ChatID: chatID, FirstVersion: first, Count: num(r.Item, "count"),
+	return Outbox{Shard: shard, AggregateID: chatID, FirstVersion: first, Count: num(r.Item, "count"),
 		CreatedAt: num(r.Item, "created_at"), Replay: replay, ReplayID: replayID}, nil
 }

@@ -110,7 +110,7 @@ func payload() []byte {
 func samples() []store.Row {
 	const at = 1_700_000_000_123
 	row := func(k store.Key, it store.Item) store.Row { return store.Row{Key: k, Item: it} }
-	o := Outbox{Shard: 7, ChatID: "chat_01", FirstVersion: 12, Count: 3, CreatedAt: at}
+	o := Outbox{Shard: 7, AggregateID: "chat_01", FirstVersion: 12, Count: 3, CreatedAt: at}
 	again := o
 	again.Replay = true
 	again.ReplayID = "ABCD2345"
@@ -389,7 +389,7 @@ func TestKeys(t *testing.T) {
 	if k := EventKey("c", 42); k.SK != "00000000000000000042" {
 		t.Error(k)
 	}
-	if k := (Outbox{Shard: 3, ChatID: "c", FirstVersion: 9}).Key(); k.PK != "03" || k.SK != "c#00000000000000000009" {
+	if k := (Outbox{Shard: 3, AggregateID: "c", FirstVersion: 9}).Key(); k.PK != "03" || k.SK != "c#00000000000000000009" {
 		t.Error(k)
 	}
 	for _, bad := range []string{"", "1", "0000000000000000000x", "-0000000000000000001", "+0000000000000000001",

@@ -113,7 +113,7 @@ func TestReplayOfFailedEvents(t *testing.T) {
 		testkit.Must(t, err)
 		testkit.Must(t, r.Store.BatchWrite(t.Context(), []store.Write{{Op: store.OpDelete, Key: row.Key}}))
 	}
-	o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: 5, Count: 2, CreatedAt: 1_700_000_000_000}
+	o := table.Outbox{Shard: event.Shard(id), AggregateID: id, FirstVersion: 5, Count: 2, CreatedAt: 1_700_000_000_000}
 	testkit.Must(t, r.Store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: o.Key(),
 		Item: store.NewItem(append(o.Item(), store.Attr{Name: "attempts", Value: store.Int(2)},
 			store.Attr{Name: "last_error", Value: store.String("no schema\x1b[31m")})...)}}))

@@ -400,7 +400,7 @@ func TestFailedOutboxRows(t *testing.T) {
 	r := opstest.New(t, nil)
 	c := commands(t, r)
 	failed := func(chatID string, version int64) string {
-		o := table.Outbox{Shard: event.Shard(chatID), ChatID: chatID, FirstVersion: version, Count: 3,
+		o := table.Outbox{Shard: event.Shard(chatID), AggregateID: chatID, FirstVersion: version, Count: 3,
 			CreatedAt: 1_700_000_000_000}
 		it := append(o.Item(), store.Attr{Name: "attempts", Value: store.Int(2)},
 			store.Attr{Name: "last_error", Value: store.String("0 of 3 events are there\x1b[31m")})
