@@ -187,7 +187,12 @@ func (s *Service) commitReads(ctx context.Context, g *readGroup) {
 	after := before
 	if highest > before.ReadSequence {
 		notifies := g.notifiesPeer && (t.late || t.row.UserID != "")
-		row, update := plan.MarkRead(before, highest, at, notifies)
+		own, err := s.ownAfter(ctx, before, highest)
+		if err != nil {
+			fail(g.reads, err)
+			return
+		}
+		row, update := plan.MarkRead(before, highest, own, at, notifies)
 		if after, writes = row, append(writes, update); notifies {
 			writes = append(writes, t.write(before, highest, at))
 		}
@@ -205,6 +210,47 @@ func (s *Service) commitReads(ctx context.Context, g *readGroup) {
 			}
 		}
 	}
+}
+
+// maxOwnScan is the number of messages in which a mark looks for the member's own. Between more than
+// twice as many a mark counts too few of them, so that too many messages are unread, never too few.
+const maxOwnScan = 2000
+
+// ownAfter is how many of a member's own messages follow on sequence, which is above the row's read
+// position. They are found among the messages that the mark passes, or among those behind it, whichever
+// are fewer. All of them are older than the row as it was read, and messages do not change.
+func (s *Service) ownAfter(ctx context.Context, row table.UserChat, sequence int64) (int64, error) {
+	count, last := row.OwnUnread()
+	if last <= sequence {
+		return 0, nil
+	}
+	from, to := row.ReadSequence+1, sequence
+	behind := last-sequence < sequence-row.ReadSequence
+	if behind {
+		from, to = sequence+1, last
+	}
+	to = min(to, from+maxOwnScan-1)
+	found := int64(0)
+	for r, err := range s.commits.Query(ctx, store.Query{
+		Table: store.Messages, PK: row.ChatID, From: table.Number(from), To: table.Number(to),
+		Limit: min(int(to-from)+1, 100), Consistency: store.Strong,
+	}) {
+		if err != nil {
+			return 0, err
+		}
+		if m, err := table.MessageFrom(r); err == nil && m.SenderID == row.UserID {
+			found++
+		}
+	}
+	switch {
+	case behind:
+		count = found
+	case to < sequence: // not all that the mark passes was looked at
+		count = 0
+	default:
+		count -= found
+	}
+	return max(count, 1), nil // the last one is behind the mark
 }
 
 // peerUpdate is the write to the row of the other person of a direct chat, to whom the read

@@ -62,7 +62,8 @@ func TestARevisionIsOneState(t *testing.T) {
 		}
 		b.next = func() { w.send(other, id, "bob", "3") }
 		set(s, chat.MemberSettings{Archived: &yes})
-		if row = w.userChat("bob", id); row.ReadSequence != 3 || !row.Archived || row.Revision < first+4 ||
+		if row = w.userChat("bob", id); row.ReadSequence != 1 || row.OwnCount != 1 || row.OwnLast != 3 || !row.Archived ||
+			row.Revision < first+4 ||
 			reported[row.Revision] != row {
 			t.Errorf("%+v, reported %+v", row, reported[row.Revision])
 		}

@@ -24,6 +24,11 @@ func (s *Service) Send(ctx context.Context, r Send) (Sent, error) {
 		return Sent{}, err
 	}
 	m.Fresh = fresh
+	if m.SeenSequence > 0 && !m.Forwarded {
+		if _, err := s.MarkRead(ctx, MarkRead{Caller: m.Caller, ChatID: m.ChatID, Sequence: m.SeenSequence}); err != nil {
+			return Sent{}, err
+		}
+	}
 	if err := s.begin(m.Caller, m.ChatID); err != nil {
 		return Sent{}, err
 	}

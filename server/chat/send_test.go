@@ -65,7 +65,7 @@ func TestSendAnswersAndStores(t *testing.T) {
 			t.Errorf("head %+v", h)
 		}
 		row := w.userChat("bob", id)
-		if row.ReadSequence != 1 || row.ChangedAt != sent.CreatedAt {
+		if row.ReadSequence != 0 || row.OwnCount != 1 || row.OwnLast != 1 || row.ChangedAt != sent.CreatedAt {
 			t.Errorf("sender's row %+v", row)
 		}
 		if row := w.userChat("ann", id); row.ReadSequence != 0 {

@@ -96,9 +96,13 @@ var damages = []damage{
 		do: func(t testing.TB, h *fixture, o *backend.Offline) {
 			set(t, o, table.UserChatKey("alice", h.direct), "read_sequence", store.Int(5000))
 		}},
-	{name: "read less than one's own", kind: check.UserChatWrong, says: "read_sequence is 0",
+	{name: "more own messages than there are", kind: check.UserChatWrong, says: "own_count is 500", differ: true,
 		do: func(t testing.TB, h *fixture, o *backend.Offline) {
-			set(t, o, table.UserChatKey("alice", h.direct), "read_sequence", store.Int(0))
+			set(t, o, table.UserChatKey("alice", h.direct), "own_count", store.Int(500))
+		}},
+	{name: "own messages forgotten", kind: check.UserChatWrong, says: "own_last is 0", differ: true,
+		do: func(t testing.TB, h *fixture, o *backend.Offline) {
+			set(t, o, table.UserChatKey("alice", h.direct), "own_last", store.Int(0))
 		}},
 	{name: "delivered more than there is", kind: check.UserChatWrong, says: "delivered_sequence is 5000", differ: true,
 		do: func(t testing.TB, h *fixture, o *backend.Offline) {

@@ -143,7 +143,7 @@ func (p *chats) userRows(o *storedChat, c *derive.Chat) error {
 		want := c.UserChat(user)
 		if it != nil && bad == nil {
 			var d differences
-			if want, d = repaired(table.UserChatFrom(user, o.id, it), want, c.Head.Sequence); len(d) > 0 {
+			if want, d = repaired(table.UserChatFrom(user, o.id, it), want, c); len(d) > 0 {
 				err = p.found(UserChatWrong, key, d.String(), byRepair, put(key, want.Item()))
 			}
 		} else {
@@ -157,8 +157,9 @@ func (p *chats) userRows(o *storedChat, c *derive.Chat) error {
 }
 
 // repaired returns a member's row with the derived fields corrected, and their differences.
-func repaired(have, want table.UserChat, last int64) (table.UserChat, differences) {
+func repaired(have, want table.UserChat, c *derive.Chat) (table.UserChat, differences) {
 	var d differences
+	last := c.Head.Sequence
 	row := have
 	if have.Role != "" { // rows of earlier releases have none
 		d.str("role", string(have.Role), string(want.Role))
@@ -168,10 +169,14 @@ func repaired(have, want table.UserChat, last int64) (table.UserChat, difference
 	d.num("joined_sequence", have.JoinedSequence, want.JoinedSequence)
 	d.num("joined_version", have.JoinedVersion, want.JoinedVersion)
 	row.History, row.JoinedSequence, row.JoinedVersion = want.History, want.JoinedSequence, want.JoinedVersion
-	if have.ReadSequence < want.ReadSequence || have.ReadSequence > last {
-		d = append(d, fmt.Sprintf("read_sequence is %d, the events say %d to %d", have.ReadSequence, want.ReadSequence, last))
-		row.ReadSequence = min(max(have.ReadSequence, want.ReadSequence), last)
+	if have.ReadSequence < want.JoinedSequence || have.ReadSequence > last {
+		d = append(d, fmt.Sprintf("read_sequence is %d, the events say %d to %d", have.ReadSequence,
+			want.JoinedSequence, last))
+		row.ReadSequence = min(max(have.ReadSequence, want.JoinedSequence), last)
 	}
+	row.OwnCount, row.OwnLast = ownUnread(row, c)
+	d.num("own_count", have.OwnCount, row.OwnCount)
+	d.num("own_last", have.OwnLast, row.OwnLast)
 	if have.DeliveredSequence < 0 || have.DeliveredSequence > last {
 		d = append(d, fmt.Sprintf("delivered_sequence is %d, the chat has %d messages", have.DeliveredSequence, last))
 		row.DeliveredSequence = min(max(have.DeliveredSequence, want.DeliveredSequence), last)
@@ -190,6 +195,22 @@ func repaired(have, want table.UserChat, last int64) (table.UserChat, difference
 	}
 	row.Revision++
 	return row, d
+}
+
+// ownUnread returns what a row says of the member's own messages that are not read, if it can be so, and
+// otherwise the least: that the last of them is the member's.
+func ownUnread(row table.UserChat, c *derive.Chat) (count, sequence int64) {
+	last, total := c.Own(row.UserID)
+	if last <= row.ReadSequence { // a mark removes the count, or an earlier release has raised the position
+		if row.OwnLast <= row.ReadSequence {
+			return row.OwnCount, row.OwnLast
+		}
+		return 0, 0
+	}
+	if row.OwnLast != last || row.OwnCount < 1 || row.OwnCount > min(total, last-row.ReadSequence) {
+		return 1, last
+	}
+	return row.OwnCount, row.OwnLast
 }
 
 // leftRows compares the rows of users who left recently.

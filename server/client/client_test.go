@@ -152,7 +152,40 @@ func TestReadByTheOtherPerson(t *testing.T) {
 	bob.MarkRead(id, 2)
 	ann.until("both are read", func() bool { return read() == 2 })
 	bob.Send(id, "3")
-	ann.until("the answer", func() bool { return read() == 3 })
+	ann.until("the answer", func() bool { v, _ := ann.View(id); return v.Head.GetSequence() == 3 })
+	if n := read(); n != 2 {
+		t.Errorf("%d is read, 2 was marked", n)
+	}
+}
+
+// A message that was written before its sender has seen those of others marks none of them as read: not on the
+// sender's devices, and not for the others.
+func TestMessageOfOneWhoWasAway(t *testing.T) {
+	s := newServer(t)
+	ann, bob := s.run("ann", nil), s.run("bob", nil)
+	made, err := ann.Create(t.Context(),
+		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_DIRECT, MemberIds: []string{"bob"}})
+	s.must(err)
+	id := made.GetChat().GetChatId()
+	ann.Open(id)
+	for n := range 20 {
+		ann.Send(id, fmt.Sprint("urgent ", n))
+	}
+	ann.until("all are stored", func() bool { v, _ := ann.View(id); return v.Head.GetSequence() == 20 })
+	bob.Send(id, "written before")
+	unread := func(r *running, want int64) func() bool {
+		return func() bool { v, _ := r.View(id); return v.Head.GetSequence() == 21 && v.Unread == want }
+	}
+	bob.until("what bob has not read stays unread", unread(bob, 20))
+	ann.until("one message is unread", unread(ann, 1))
+	if v, _ := ann.View(id); v.PeerRead != 0 {
+		t.Errorf("%d is read by nobody", v.PeerRead)
+	}
+	other := s.run("bob", nil)
+	other.until("on another device", unread(other, 20))
+	bob.MarkRead(id, 20)
+	bob.until("an own message is not unread", unread(bob, 0))
+	ann.until("now they are read", func() bool { v, _ := ann.View(id); return v.PeerRead == 20 })
 }
 
 func TestServerGoesAndComes(t *testing.T) {

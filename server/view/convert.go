@@ -12,9 +12,12 @@ import (
 
 // State is a user's own state in a chat.
 func (r *Reader) State(head table.Head, row table.UserChat) *chatv1.MemberState {
+	own, last := row.OwnUnread()
 	s := &chatv1.MemberState{
 		ReadSequence:      row.ReadSequence,
-		UnreadCount:       max(head.Sequence-row.ReadSequence, 0),
+		UnreadCount:       row.Unread(head.Sequence),
+		OwnUnreadCount:    own,
+		OwnSequence:       last,
 		JoinedSequence:    row.JoinedSequence,
 		DeliveredSequence: row.DeliveredSequence,
 		Archived:          row.Archived,

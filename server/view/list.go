@@ -26,7 +26,7 @@ type list struct {
 type listed struct {
 	head          table.Head
 	changedAt     int64 // of the user's row
-	readSequence  int64
+	notUnread     int64 // messages that were read, and the user's own after them
 	joinedVersion int64
 	archived      bool
 }
@@ -97,8 +97,9 @@ func (l *list) add(user string, rows []store.Row) {
 			l.left = append(l.left, u)
 			continue
 		}
+		own, _ := u.OwnUnread()
 		l.chats = append(l.chats, listed{
-			head: table.Head{ChatID: u.ChatID}, changedAt: u.ChangedAt, readSequence: u.ReadSequence,
+			head: table.Head{ChatID: u.ChatID}, changedAt: u.ChangedAt, notUnread: u.ReadSequence + own,
 			joinedVersion: u.JoinedVersion, archived: u.Archived,
 		})
 	}

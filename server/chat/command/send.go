@@ -18,6 +18,7 @@ type Send struct {
 	ClientMessageID string // 1 to 64 letters, digits, "-" and "_"; empty: the service makes a UUID
 	Content         string
 	ContentType     int64 // number of the API's enum
+	SeenSequence    int64 // the sender has read up to there; 0: nothing is said
 	Cause           event.Cause
 	Forwarded       bool // by another process: it goes no further
 }

@@ -120,6 +120,11 @@ var bugs = []bug{
 		finds: "the other row becomes"},
 	{name: "who blocks is told on", plan: pastBlocks, kinds: peerKinds, shape: between, finds: "mark read"},
 
+	{name: "a message marks what its sender has not seen", plan: sendReads, kinds: peerKinds, shape: between,
+		finds: "own messages"},
+	{name: "a mark forgets the own messages behind it", plan: forgetsOwn, kinds: peerKinds, shape: between,
+		finds: "own messages"},
+
 	{name: "each event is its own cause", plan: selfCaused, kinds: []kind{createDirect}, finds: "the cause of event"},
 	{name: "the pending members lose the trace", plan: untraced, kinds: []kind{createGroup}, finds: "the cause of event"},
 

@@ -90,9 +90,8 @@ func (w *readWorld) execute(p store.Plan) error {
 			w.fail("what %s has read goes back from %d to %d", user, was.ReadSequence, is.ReadSequence)
 		}
 		w.revised(was, is)
-		if w.due[user] = is.Revision; sends { // the message says how far its sender has read, to both
-			delete(w.due, user)
-			delete(w.due, is.Peer)
+		if !sends { // a message changes nothing that a device does not count by itself
+			w.due[user] = is.Revision
 		}
 	}
 	w.ahead()

@@ -165,7 +165,8 @@ func (w *world) own(o *op, before []table.UserChat) {
 		want.ChangedAt, want.Revision = is.ChangedAt, was.Revision+1
 		switch o.kind {
 		case send:
-			want.ReadSequence, want.Archived = max(is.ReadSequence, was.ReadSequence), is.Archived
+			want.Archived, want.OwnCount, want.OwnLast = is.Archived, is.OwnCount, is.OwnLast
+			w.ownMessages(o, is)
 		case mute:
 			want.MutedUntil = o.until
 		case archive:
@@ -179,6 +180,8 @@ func (w *world) own(o *op, before []table.UserChat) {
 			if want.ReadSequence = is.ReadSequence; is.ReadSequence < was.ReadSequence {
 				w.fail("%v: what %s has read goes back from %d to %d", o, was.UserID, was.ReadSequence, is.ReadSequence)
 			}
+			want.OwnCount, want.OwnLast = is.OwnCount, is.OwnLast
+			w.ownMessages(o, is)
 		default:
 			continue
 		}

@@ -44,17 +44,27 @@ func Settings(c command.MemberSettings, before, after table.UserChat, head table
 }
 
 // MarkRead makes the write that raises a member's read position to sequence, which must be
-// one of the chat and above the row's, and returns the row after it. If it notifies the other
-// person of a direct chat, neither may block the other: that changes no revision.
-func MarkRead(row table.UserChat, sequence, at int64, notifies bool) (table.UserChat, store.Write) {
+// one of the chat and above the row's, and returns the row after it. own is how many of the member's
+// own messages follow on sequence. If it notifies the other person of a direct chat, neither may
+// block the other: that changes no revision.
+func MarkRead(row table.UserChat, sequence, own, at int64, notifies bool) (table.UserChat, store.Write) {
 	// Only from the row as it was read: its revision must not stand for anything
 	// but what is reported under it.
 	cond := unchangedRow(row)
 	if notifies {
 		cond = people.Unbarred(cond)
 	}
-	row.ReadSequence = sequence
-	return raise(row, at, CondUser, cond, table.AttrReadSequence, sequence)
+	row.ReadSequence, row.OwnCount = sequence, own
+	if own == 0 {
+		row.OwnLast = 0
+	}
+	row, w := raise(row, at, CondUser, cond, table.AttrReadSequence, sequence)
+	if own > 0 {
+		w.Update.Set = append(w.Update.Set, store.Attr{Name: table.AttrOwnCount, Value: store.Int(own)})
+	} else {
+		w.Update.Remove = append(w.Update.Remove, table.AttrOwnCount, table.AttrOwnLast)
+	}
+	return row, w
 }
 
 // MarkPeerRead makes the write that records in a member's row of a direct chat how far the

@@ -175,7 +175,7 @@ func TestGroupOfSends(t *testing.T) {
 	if n := len(d.Transaction().Writes); n != 98 {
 		t.Errorf("%d writes", n)
 	}
-	// Two of one sender share an update, at the later message's sequence.
+	// Two of one sender share an update, which counts both up to the later one.
 	sends = []*command.Message{message("chat_1", "a", "1", 1), message("chat_1", "b", "2", 2),
 		message("chat_1", "a", "3", 3)}
 	if d, err = planner().Sends(head, sends, at); err != nil {
@@ -185,9 +185,10 @@ func TestGroupOfSends(t *testing.T) {
 	if n := len(d.Transaction().Writes); n != 3*3+2+2 {
 		t.Errorf("%d writes", n)
 	}
-	for user, want := range map[string]int64{"a": 3, "b": 2} {
-		if got := write(t, d, table.UserChatKey(user, "chat_1")).Update.Set[0]; got.Name != table.AttrReadSequence ||
-			got.Value.Int64() != want {
+	for user, want := range map[string][2]int64{"a": {3, 2}, "b": {2, 1}} {
+		got := write(t, d, table.UserChatKey(user, "chat_1")).Update
+		if got.Set[0].Name != table.AttrOwnLast || got.Set[0].Value.Int64() != want[0] ||
+			got.Add[0] != (store.Increment{Name: table.AttrOwnCount, N: want[1]}) {
 			t.Errorf("%s: %+v", user, got)
 		}
 	}

@@ -38,8 +38,9 @@ func (c *Capacity) Add(m *command.Message) bool {
 // Sends makes the plan that stores messages, which do not repeat each other, in
 // their order. The store evaluates three items for a send: the request's row, unless its
 // id is fresh, the sender's own row, and the head. The write to the sender's row checks the
-// membership and raises the sender's read position at once; senders of several
-// messages have one update. The chats row is not touched.
+// membership and counts the sender's own messages, which are not unread for the sender; senders of
+// several messages have one update. It does not mark anything as read: the sender may not have seen
+// what others wrote meanwhile. The chats row is not touched.
 func (p Planner) Sends(head table.Head, sends []*command.Message, at int64) (*Plan, error) {
 	b := p.builder(head, at, event.Cause{}, 4*len(sends)+2, len(sends))
 	b.Sent = b.oneSent[:0]
@@ -50,13 +51,14 @@ func (p Planner) Sends(head table.Head, sends []*command.Message, at int64) (*Pl
 		b.send(m)
 	}
 	for i, m := range sends {
-		if sendsAgain(sends[i+1:], m.Caller) {
-			continue // the last message of a sender decides how far the sender has read
+		count, last := messagesOf(sends, m.Caller)
+		if i != last {
+			continue
 		}
 		b.update(CondUser, people.MaySend(), table.UserChatKey(m.Caller, head.ChatID), store.Update{Set: []store.Attr{
-			{Name: table.AttrReadSequence, Value: store.Int(b.Sent[i].Sequence)},
+			{Name: table.AttrOwnLast, Value: store.Int(b.Sent[i].Sequence)},
 			{Name: table.AttrChangedAt, Value: store.Int(at)},
-		}, Add: nextRevision})
+		}, Add: []store.Increment{{Name: table.AttrOwnCount, N: count}, {Name: table.AttrRevision, N: 1}}})
 	}
 	last := sends[len(sends)-1]
 	b.Head.LastSequence, b.Head.LastSender, b.Head.LastPreview = b.Head.Sequence, last.Caller, table.Preview(last.Content)
@@ -106,13 +108,14 @@ func (b *builder) send(m *command.Message) {
 // the rows of both need not store twice in full.
 func messageID(eventID string) string { return "msg_" + strings.TrimPrefix(eventID, eventPrefix) }
 
-func sendsAgain(later []*command.Message, sender string) bool {
-	for _, m := range later {
+// messagesOf returns how many of the messages a sender has, and the index of the last of them.
+func messagesOf(sends []*command.Message, sender string) (count int64, last int) {
+	for i, m := range sends {
 		if m.Caller == sender {
-			return true
+			count, last = count+1, i
 		}
 	}
-	return false
+	return count, last
 }
 
 // Outcome is what became of a message.

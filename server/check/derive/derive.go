@@ -2,8 +2,8 @@
 //
 // The events of a chat are its log: they never change, and every other row of the chat was
 // written in one transaction with one of them. So all these rows can be derived from the
-// events, except a user's own state, which has no events: the read position beyond their
-// own messages, muted and archived.
+// events, except a user's own state, which has no events: the read position, muted and
+// archived.
 //
 // It owns this one fold. It reads nothing, writes nothing and compares nothing. A Chat
 // belongs to one goroutine.
@@ -32,15 +32,15 @@ type Chat struct {
 	// if there are more than MaxDeparted.
 	Departed map[string]table.UserChat
 
-	own     map[string]int64 // last message of a member since joining
-	pending table.Pending    // as the creation made it
+	own     map[string]own // of members
+	pending table.Pending  // as the creation made it
 }
 
 // New begins with a chat that has no events yet.
 func New(chatID string) *Chat {
 	return &Chat{
 		Head: table.Head{ChatID: chatID}, Members: map[string]table.Membership{}, Departed: map[string]table.UserChat{},
-		own: map[string]int64{},
+		own: map[string]own{},
 	}
 }
 
@@ -103,7 +103,7 @@ func (c *Chat) message(e *eventv1.MessagePersisted) {
 	c.Head.LastAt, c.Head.LastSequence, c.Head.LastSender, c.Head.LastPreview = c.Head.ChangedAt, m.Sequence, m.SenderID,
 		table.Preview(m.Content)
 	if _, ok := c.Members[m.SenderID]; ok {
-		c.own[m.SenderID] = m.Sequence
+		c.own[m.SenderID] = own{last: m.Sequence, count: c.own[m.SenderID].count + 1}
 	}
 }
 
@@ -203,23 +203,25 @@ func (c *Chat) PendingRow() (row table.Pending, ok bool) {
 	return row, len(c.Pending) > 0
 }
 
-// ReadAtLeast is the lowest sequence that a member can have read up to: what was there
-// when they joined, and their own messages.
-func (c *Chat) ReadAtLeast(user string) int64 {
-	return max(c.Members[user].JoinedSequence, c.own[user])
-}
+// own are the messages that a member has sent since joining.
+type own struct{ last, count int64 }
+
+// Own is the sequence of the last message that a member has sent since joining, and how many they are.
+func (c *Chat) Own(user string) (last, count int64) { return c.own[user].last, c.own[user].count }
 
 // remade is added to the revision of a derived row: clients keep the highest revision, and
 // that of the lost row was lower.
 const remade = 1 << 23
 
-// UserChat is the row that a member has, as far as events say.
+// UserChat is the row that a member has, as far as events say. They do not say what was read: nothing
+// counts as read.
 func (c *Chat) UserChat(user string) table.UserChat {
 	m := c.Members[user]
 	return table.UserChat{
 		UserID: user, ChatID: c.Head.ChatID, Role: m.Role, History: c.Row.History, JoinedSequence: m.JoinedSequence,
 		JoinedVersion: m.JoinedVersion,
-		ReadSequence:  c.ReadAtLeast(user), DeliveredSequence: m.JoinedSequence, ChangedAt: c.Head.ChangedAt,
+		ReadSequence:  m.JoinedSequence, DeliveredSequence: m.JoinedSequence, ChangedAt: c.Head.ChangedAt,
+		OwnCount: c.own[user].count, OwnLast: c.own[user].last,
 		Revision: table.FirstRevision(m.JoinedVersion) + remade, Peer: c.peer(user),
 	}
 }

@@ -3,6 +3,7 @@ package device
 import (
 	"unicode/utf8"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
@@ -89,8 +90,8 @@ func (c *chat) follow(after, version int64, b body) {
 func (c *chat) apply(b body) {
 	switch {
 	case b.message != nil:
-		if b.message.GetSenderId() == c.m.cfg.UserID { // the sender has read up to there
-			c.read(b.message.GetSequence())
+		if b.message.GetSenderId() == c.m.cfg.UserID {
+			c.ownMessage(b.message.GetSequence())
 		}
 		if c.Loaded && b.message.GetSequence() >= c.First {
 			c.keep(b.message)
@@ -113,14 +114,16 @@ func (c *chat) apply(b body) {
 	}
 }
 
-func (c *chat) read(sequence int64) {
-	if sequence > c.State.GetReadSequence() {
-		s := c.State
-		c.state(&chatv1.MemberState{
-			ReadSequence: sequence, MutedUntil: s.GetMutedUntil(), Archived: s.GetArchived(), Role: s.GetRole(),
-			Revision: s.GetRevision(),
-		})
+// ownMessage counts a message of the user, which is not unread. The server reports nothing for it.
+func (c *chat) ownMessage(sequence int64) {
+	s := c.State
+	if s == nil || sequence <= max(s.GetReadSequence(), s.GetOwnSequence()) {
+		return // not known yet, read, or counted
 	}
+	next := proto.CloneOf(s)
+	next.OwnUnreadCount, next.OwnSequence = s.GetOwnUnreadCount()+1, sequence
+	c.State = next
+	c.changed()
 }
 
 // withCount is a chat with another number of members.

@@ -130,6 +130,26 @@ func (c *chat) head(h *chatv1.ChatHead) {
 	}
 }
 
+// ownUnread is what a state says of the user's own messages that are not read, with those of a later time
+// that are here. If this device has counted some, and they may not all be here, the chat is read again.
+func (c *chat) ownUnread(old, newest *chatv1.MemberState) (count, last int64) {
+	count, last = newest.GetOwnUnreadCount(), newest.GetOwnSequence()
+	if newest == old {
+		return count, last
+	}
+	from := max(last, newest.GetReadSequence())
+	i, _ := c.find(from + 1)
+	for _, m := range c.messages[i:] {
+		if m.GetSenderId() == c.m.cfg.UserID {
+			count, last = count+1, m.GetSequence()
+		}
+	}
+	if old.GetOwnSequence() > from && (!c.Loaded || c.First > from+1) {
+		c.forgetState()
+	}
+	return count, last
+}
+
 // metadata applies newer metadata.
 func (c *chat) metadata(chat *chatv1.Chat) {
 	if c.Chat == nil || chat.GetVersion() > c.Chat.GetVersion() {
@@ -150,7 +170,10 @@ func (c *chat) state(s *chatv1.MemberState) {
 		(s.GetRevision() == old.GetRevision() && s.GetRevision() > 0)) {
 		newest = old
 	}
+	own, ownLast := c.ownUnread(old, newest)
 	c.State = &chatv1.MemberState{
+		OwnUnreadCount:    own,
+		OwnSequence:       ownLast,
 		ReadSequence:      max(s.GetReadSequence(), old.GetReadSequence()),
 		JoinedSequence:    max(s.GetJoinedSequence(), old.GetJoinedSequence()),
 		DeliveredSequence: max(s.GetDeliveredSequence(), old.GetDeliveredSequence()),

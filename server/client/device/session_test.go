@@ -368,7 +368,9 @@ func TestSend(t *testing.T) {
 		r.expect("stored", len(r.snapshot.Outbox), 0)
 		r.frames(messageFrame(4, 5, 4))
 		r.expect("messages", r.texts("c"), "1234")
-		r.expect("own state", r.view("c").State.GetReadSequence(), int64(4))
+		r.expect("own messages", r.view("c").State.GetOwnSequence(), int64(4))
+		r.expect("counted once", r.view("c").State.GetOwnUnreadCount(), int64(1))
+		r.expect("unread", r.view("c").Unread, int64(3))
 	})
 	t.Run("beyond a hole", func(t *testing.T) {
 		r := loaded(t, 3)

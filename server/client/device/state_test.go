@@ -1,6 +1,7 @@
 package device_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -233,8 +234,44 @@ func TestMergedChangesHaveTheChatRead(t *testing.T) {
 	r.expect("members", len(r.view("c").Present), 3)
 }
 
-// How far the other person of a direct chat has read: what the server tells never goes back,
-// messages and the preview tell as well, and groups have no other person.
+// A message of the user is not unread and marks nothing as read, in any order of the messages and the states that
+// count it.
+func TestOwnMessagesAreNotUnread(t *testing.T) {
+	r := loaded(t, 3)
+	shown := func(what string, unread, own, last int64) {
+		t.Helper()
+		v := r.view("c")
+		r.expect(what, fmt.Sprint(v.Unread, v.State.GetOwnUnreadCount(), v.State.GetOwnSequence(), v.State.GetReadSequence()),
+			fmt.Sprint(unread, own, last, 0))
+	}
+	own := func(sequence, version int64) *deliveryv1.Frame {
+		f := messageFrame(version-1, version, sequence)
+		f.GetMessage().SenderId = me
+		return f
+	}
+	state := func(revision, own, last int64) *deliveryv1.Frame {
+		return receiptFrame(&chatv1.MemberState{Revision: revision, OwnUnreadCount: own, OwnSequence: last})
+	}
+	shown("at first", 3, 0, 0)
+	r.frames(own(4, 5))
+	shown("an own message", 3, 1, 4)
+	r.frames(state(5, 1, 4))
+	shown("a state that counts it", 3, 1, 4)
+	r.frames(own(5, 6), messageFrame(6, 7, 6), own(7, 8))
+	shown("more of them", 4, 3, 7)
+	r.frames(state(6, 2, 5))
+	shown("a state that lacks the last", 4, 3, 7)
+	r.frames(state(4, 0, 0))
+	shown("an old state", 4, 3, 7)
+	r.restart()
+	shown("after a restart", 4, 3, 7)
+	r.frames(receiptFrame(&chatv1.MemberState{Revision: 9, ReadSequence: 6, OwnUnreadCount: 1, OwnSequence: 7}))
+	v := r.view("c")
+	r.expect("after a mark", fmt.Sprint(v.Unread, v.State.GetOwnUnreadCount()), "0 1")
+}
+
+// How far the other person of a direct chat has read: only marks say so, messages do not. It never goes
+// back, and groups have no other person.
 func TestReadByTheOtherPerson(t *testing.T) {
 	r := loaded(t, 3) // of somebody else, in a group
 	r.expect("in a group", r.view("c").PeerRead, int64(0))
@@ -243,14 +280,14 @@ func TestReadByTheOtherPerson(t *testing.T) {
 	ov.Head.LastMessage = &chatv1.MessagePreview{Sequence: 4, SenderId: me}
 	ov.State = &chatv1.MemberState{Revision: 9, PeerReadSequence: 1}
 	r.frames(headFrame(5, ov))
-	r.expect("by the last message of the other", r.view("c").PeerRead, int64(3))
+	r.expect("after a message of the other", r.view("c").PeerRead, int64(1))
 	r.frames(ownMessage())
-	r.expect("after an own message", r.view("c").PeerRead, int64(3))
+	r.expect("after an own message", r.view("c").PeerRead, int64(1))
 	r.frames(receiptFrame(&chatv1.MemberState{Revision: 11, PeerReadSequence: 4}),
 		receiptFrame(&chatv1.MemberState{Revision: 10, PeerReadSequence: 2}))
-	r.expect("by the server's word", r.view("c").PeerRead, int64(4))
+	r.expect("after marks", r.view("c").PeerRead, int64(4))
 	r.restart()
 	r.expect("after a restart", r.view("c").PeerRead, int64(4))
 	r.frames(messageFrame(5, 6, 5))
-	r.expect("after an answer", r.view("c").PeerRead, int64(5))
+	r.expect("after an answer", r.view("c").PeerRead, int64(4))
 }

@@ -3,18 +3,16 @@ package device
 import (
 	"fmt"
 
-	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 )
 
 // View is a chat as the device knows it. The values that it points to must not be changed.
 type View struct {
 	Record
-	// Unread is the number of messages that the user has not read.
+	// Unread is the number of messages of others that the user has not read.
 	Unread int64
 	// PeerRead is the sequence up to which the other person of a direct chat has read, as
-	// far as it is known; 0 in groups. It goes for the messages that are here: read
-	// positions among older ones are not searched.
+	// far as it is known; 0 in groups.
 	PeerRead int64
 	// Messages are complete from Record.First on, in order of sequence.
 	Messages []*messagev1.Message
@@ -31,7 +29,8 @@ func (m *Machine) View(chatID string) (View, bool) {
 		return View{}, false
 	}
 	v := View{Record: c.Record, Messages: append([]*messagev1.Message(nil), c.messages...)}
-	v.Unread, v.PeerRead = max(c.Head.GetSequence()-c.State.GetReadSequence(), 0), c.peerRead()
+	v.Unread = max(c.Head.GetSequence()-c.State.GetReadSequence()-c.State.GetOwnUnreadCount(), 0)
+	v.PeerRead = c.State.GetPeerReadSequence()
 	if c.MembersLoaded {
 		for _, member := range c.Members {
 			if !member.Removed {
@@ -45,24 +44,6 @@ func (m *Machine) View(chatID string) (View, bool) {
 		}
 	}
 	return v, true
-}
-
-// peerRead is how far the other person of a direct chat has read, as reported by the server
-// and by that person's messages: a sender has read everything before.
-func (c *chat) peerRead() int64 {
-	if c.Chat.GetType() != chatv1.ChatType_CHAT_TYPE_DIRECT {
-		return 0
-	}
-	reported := c.State.GetPeerReadSequence()
-	if last := c.Head.GetLastMessage(); last.GetSenderId() != c.m.cfg.UserID {
-		reported = max(reported, last.GetSequence())
-	}
-	for i := len(c.messages) - 1; i >= 0 && c.messages[i].GetSequence() > reported; i-- {
-		if c.messages[i].GetSenderId() != c.m.cfg.UserID {
-			return c.messages[i].GetSequence()
-		}
-	}
-	return reported
 }
 
 // Chats returns the ids of the user's chats, in order.

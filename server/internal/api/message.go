@@ -30,7 +30,8 @@ func (h *messageHandler) SendMessage(
 	}
 	sent, err := h.chat.Send(ctx, chat.Send{
 		Caller: caller(ctx), ChatID: req.GetChatId(), ClientMessageID: req.GetClientMessageId(),
-		Content: req.GetContent(), ContentType: int64(kind), Cause: cause(ctx, req.GetClientMessageId()),
+		Content: req.GetContent(), ContentType: int64(kind), SeenSequence: req.GetSeenSequence(),
+		Cause: cause(ctx, req.GetClientMessageId()),
 	})
 	if err != nil {
 		return nil, err

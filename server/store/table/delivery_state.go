@@ -39,6 +39,10 @@ type UserChat struct {
 	Peer string
 	// PeerReadSequence is how far Peer has read, as far as that was reported.
 	PeerReadSequence int64
+	// OwnCount is how many of the user's own messages came after ReadSequence, and OwnLast the
+	// sequence of the last of them. A send adds to them without reading the row, and a mark
+	// takes out what it passes. See OwnUnread.
+	OwnCount, OwnLast int64
 }
 
 // Attributes of a user's row that plans test or change.
@@ -50,6 +54,8 @@ const (
 	AttrMutedUntil        = "muted_until"
 	AttrArchived          = "archived"
 	AttrPeerReadSequence  = "peer_read_sequence"
+	AttrOwnCount          = "own_count"
+	AttrOwnLast           = "own_last"
 )
 
 const attrPeer = "peer"
@@ -106,7 +112,7 @@ func LeftLogFrom(userID string, row store.Row) UserChat {
 
 // Item returns the row as an item.
 func (u UserChat) Item() store.Item {
-	a := make(attrs, 0, 14)
+	a := make(attrs, 0, 16)
 	a.optBool(AttrArchived, u.Archived)
 	a.int(AttrChangedAt, u.ChangedAt)
 	a.int(AttrDeliveredSequence, u.DeliveredSequence)
@@ -116,6 +122,8 @@ func (u UserChat) Item() store.Item {
 	a.int("joined_version", u.JoinedVersion)
 	a.optInt(AttrLeftVersion, u.LeftVersion)
 	a.optInt(AttrMutedUntil, u.MutedUntil)
+	a.optInt(AttrOwnCount, u.OwnCount)
+	a.optInt(AttrOwnLast, u.OwnLast)
 	a.optStr(attrPeer, u.Peer)
 	a.optInt(AttrPeerReadSequence, u.PeerReadSequence)
 	a.int(AttrReadSequence, u.ReadSequence)
@@ -157,6 +165,10 @@ func UserChatFrom(userID, chatID string, it store.Item) UserChat {
 			u.Peer = strings.Clone(v.Str())
 		case AttrPeerReadSequence:
 			u.PeerReadSequence = v.Int64()
+		case AttrOwnCount:
+			u.OwnCount = v.Int64()
+		case AttrOwnLast:
+			u.OwnLast = v.Int64()
 		case store.ExpiresAtField:
 			u.ExpiresAt = v.Int64()
 		}
@@ -172,6 +184,21 @@ func known[S ~string](word string, of ...S) S {
 		}
 	}
 	return S(word)
+}
+
+// OwnUnread is the number of the user's own messages after ReadSequence, and the sequence of the
+// last of them: 0 and 0 if there are none. They are not unread.
+func (u UserChat) OwnUnread() (count, last int64) {
+	if u.OwnLast <= u.ReadSequence { // a send of an earlier release raised ReadSequence, and left OwnCount
+		return 0, 0
+	}
+	return u.OwnCount, u.OwnLast
+}
+
+// Unread is the number of messages of others after ReadSequence in a chat that has a number of messages.
+func (u UserChat) Unread(sequence int64) int64 {
+	own, _ := u.OwnUnread()
+	return max(sequence-u.ReadSequence-own, 0)
 }
 
 // Left reports whether the user is no longer a member.

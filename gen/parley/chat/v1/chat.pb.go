@@ -535,7 +535,7 @@ type MemberState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The user has read all messages up to this sequence.
 	ReadSequence int64 `protobuf:"varint,1,opt,name=read_sequence,json=readSequence,proto3" json:"read_sequence,omitempty"`
-	// Messages after read_sequence.
+	// Messages of others after read_sequence.
 	UnreadCount int64 `protobuf:"varint,2,opt,name=unread_count,json=unreadCount,proto3" json:"unread_count,omitempty"`
 	// Sequence of the last message when the user joined.
 	JoinedSequence int64 `protobuf:"varint,3,opt,name=joined_sequence,json=joinedSequence,proto3" json:"joined_sequence,omitempty"`
@@ -552,11 +552,15 @@ type MemberState struct {
 	Revision int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
 	// In a direct chat, how far the other person is known to have read; it never goes back.
 	// 0 in a group, and where nothing is known: the server may be set not to tell, and
-	// nothing is reported while one of the two blocks the other. A message of the other person
-	// says as much as this: whoever sends has read everything before.
+	// nothing is reported while one of the two blocks the other.
 	PeerReadSequence int64 `protobuf:"varint,9,opt,name=peer_read_sequence,json=peerReadSequence,proto3" json:"peer_read_sequence,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The user's own messages after read_sequence: they are not unread, and unread_count leaves
+	// them out. 0 if there are none.
+	OwnUnreadCount int64 `protobuf:"varint,10,opt,name=own_unread_count,json=ownUnreadCount,proto3" json:"own_unread_count,omitempty"`
+	// Sequence of the last of them, up to which own_unread_count counts; 0 if there are none.
+	OwnSequence   int64 `protobuf:"varint,11,opt,name=own_sequence,json=ownSequence,proto3" json:"own_sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemberState) Reset() {
@@ -648,6 +652,20 @@ func (x *MemberState) GetRevision() int64 {
 func (x *MemberState) GetPeerReadSequence() int64 {
 	if x != nil {
 		return x.PeerReadSequence
+	}
+	return 0
+}
+
+func (x *MemberState) GetOwnUnreadCount() int64 {
+	if x != nil {
+		return x.OwnUnreadCount
+	}
+	return 0
+}
+
+func (x *MemberState) GetOwnSequence() int64 {
+	if x != nil {
+		return x.OwnSequence
 	}
 	return 0
 }
@@ -822,7 +840,7 @@ const file_parley_chat_v1_chat_proto_rawDesc = "" +
 	"\tsender_id\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\bsenderId\x12\x1c\n" +
 	"\x04text\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x04text\x129\n" +
 	"\n" +
-	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"\x80\x03\n" +
+	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"\xcd\x03\n" +
 	"\vMemberState\x12#\n" +
 	"\rread_sequence\x18\x01 \x01(\x03R\freadSequence\x12!\n" +
 	"\funread_count\x18\x02 \x01(\x03R\vunreadCount\x12'\n" +
@@ -833,7 +851,10 @@ const file_parley_chat_v1_chat_proto_rawDesc = "" +
 	"\barchived\x18\x06 \x01(\bR\barchived\x12.\n" +
 	"\x04role\x18\a \x01(\x0e2\x1a.parley.chat.v1.MemberRoleR\x04role\x12\x1a\n" +
 	"\brevision\x18\b \x01(\x03R\brevision\x12,\n" +
-	"\x12peer_read_sequence\x18\t \x01(\x03R\x10peerReadSequence\"\x99\x01\n" +
+	"\x12peer_read_sequence\x18\t \x01(\x03R\x10peerReadSequence\x12(\n" +
+	"\x10own_unread_count\x18\n" +
+	" \x01(\x03R\x0eownUnreadCount\x12!\n" +
+	"\fown_sequence\x18\v \x01(\x03R\vownSequence\"\x99\x01\n" +
 	"\fChatOverview\x12(\n" +
 	"\x04chat\x18\x01 \x01(\v2\x14.parley.chat.v1.ChatR\x04chat\x12,\n" +
 	"\x04head\x18\x02 \x01(\v2\x18.parley.chat.v1.ChatHeadR\x04head\x121\n" +

@@ -38,7 +38,11 @@ type SendMessageRequest struct {
 	// The text, 1 byte to 16 KiB.
 	Content string `protobuf:"bytes,3,opt,name=content,proto3" json:"content,omitempty"`
 	// How to read the content; plain text if not set.
-	ContentType   ContentType `protobuf:"varint,4,opt,name=content_type,json=contentType,proto3,enum=parley.message.v1.ContentType" json:"content_type,omitempty"`
+	ContentType ContentType `protobuf:"varint,4,opt,name=content_type,json=contentType,proto3,enum=parley.message.v1.ContentType" json:"content_type,omitempty"`
+	// The last message that the sender had seen when the text was written: the chat is marked as
+	// read up to there first, as by MarkRead. 0: the mark stays. A message never marks others'
+	// messages as read by itself, and is not unread for its sender.
+	SeenSequence  int64 `protobuf:"varint,5,opt,name=seen_sequence,json=seenSequence,proto3" json:"seen_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -99,6 +103,13 @@ func (x *SendMessageRequest) GetContentType() ContentType {
 		return x.ContentType
 	}
 	return ContentType_CONTENT_TYPE_UNSPECIFIED
+}
+
+func (x *SendMessageRequest) GetSeenSequence() int64 {
+	if x != nil {
+		return x.SeenSequence
+	}
+	return 0
 }
 
 // SendMessageResponse says where the message stands.
@@ -585,12 +596,13 @@ var File_parley_message_v1_message_service_proto protoreflect.FileDescriptor
 
 const file_parley_message_v1_message_service_proto_rawDesc = "" +
 	"\n" +
-	"'parley/message/v1/message_service.proto\x12\x11parley.message.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\x1a\x1fparley/message/v1/message.proto\"\x80\x02\n" +
+	"'parley/message/v1/message_service.proto\x12\x11parley.message.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\x1a\x1fparley/message/v1/message.proto\"\xae\x02\n" +
 	"\x12SendMessageRequest\x12=\n" +
 	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x127\n" +
 	"\x11client_message_id\x18\x02 \x01(\tB\v\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\x0fclientMessageId\x12%\n" +
 	"\acontent\x18\x03 \x01(\tB\v\xbaH\br\x06 \x01(\x80\x80\x01R\acontent\x12K\n" +
-	"\fcontent_type\x18\x04 \x01(\x0e2\x1e.parley.message.v1.ContentTypeB\b\xbaH\x05\x82\x01\x02\x10\x01R\vcontentType\"\xe3\x01\n" +
+	"\fcontent_type\x18\x04 \x01(\x0e2\x1e.parley.message.v1.ContentTypeB\b\xbaH\x05\x82\x01\x02\x10\x01R\vcontentType\x12,\n" +
+	"\rseen_sequence\x18\x05 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\fseenSequence\"\xe3\x01\n" +
 	"\x13SendMessageResponse\x12&\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\tmessageId\x12\x1a\n" +

@@ -60,7 +60,7 @@ export class Client {
   constructor(private readonly options: ClientOptions) {
     const { token, userId } = options;
     this.userId = userId;
-    this.state = new State(userId);
+    this.state = new State();
     const tokens = new Tokens(typeof token === "string" ? () => token : token);
     const baseUrl = options.baseUrl ?? globalThis.location?.origin;
     const transport = options.transport

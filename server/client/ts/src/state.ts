@@ -12,8 +12,6 @@ export class State {
   private list: readonly ChatView[] | undefined;
   private readonly listeners = new Set<() => void>();
 
-  constructor(private readonly userId: string) {}
-
   /** Starts from what was stored. */
   replace(snapshot: Snapshot, status: Status) {
     this.snapshot = snapshot;
@@ -34,7 +32,7 @@ export class State {
   }
 
   chat(chatId: string): ChatView | undefined {
-    if (!this.views.has(chatId)) this.views.set(chatId, viewIn(this.snapshot, chatId, this.userId));
+    if (!this.views.has(chatId)) this.views.set(chatId, viewIn(this.snapshot, chatId));
     return this.views.get(chatId);
   }
 

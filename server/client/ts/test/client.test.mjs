@@ -70,16 +70,16 @@ function setUp(options = {}) {
           : { messages: stored, head: head() },
     });
     service(UserService, {
-      batchGetProfiles: ({ profiles }) => ({
+      batchGetProfiles: ({ knownProfiles: profiles }) => ({
         profiles: profiles
           .filter((p) => p.version !== s.version)
           .map(({ userId }) => ({ userId, displayName: `Bob ${s.version}`, version: s.version })),
       }),
     });
     service(ChatService, {
-      getChat: (_, context) => (check(context), { chat: overview() }),
+      getChat: (_, context) => (check(context), { overview: overview() }),
       listMembers: () => ({ members: [{ userId: "ann", version: 1n }], head: head() }),
-      createChat: () => ({ chat: overview() }),
+      createChat: () => ({ overview: overview() }),
     });
   };
   s.client = new Client({

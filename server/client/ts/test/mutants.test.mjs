@@ -44,6 +44,7 @@ const mutants = {
       "peerReadSequence: most(s.peerReadSequence, old?.peerReadSequence ?? 0n)",
       "peerReadSequence: s.peerReadSequence",
     ],
+    "own messages that a state lacks are unread": ["ownUnreadCount++;", ";"],
     "old answers bring a chat back": ["if (version < left)", "if (false)"],
     "every removal counts": ["if (!c || version > c.record.newest)", "if (true)"],
     "every NOT_A_MEMBER counts": ["if (c.record.newest > newest)", "if (false)"],
@@ -53,11 +54,8 @@ const mutants = {
     "a reset keeps what is stored": ["        this.clear = true;", ";"],
   },
   "view.js": {
-    "what the other sends was sent unread": ["if (messages[i].senderId !== userId)", "if (false)"],
-    "the other's preview says nothing": ["last && last.senderId !== userId && last.sequence > told", "false"],
-    "the own preview was read": ["last && last.senderId !== userId && ", "last && "],
-    "what the other has read is not shown": ["r.state?.peerReadSequence ?? 0n", "0n"],
-    "groups are read by somebody": ["chat?.type === ChatType.DIRECT ?", "true ?"],
+    "what the other has read is not shown": ["state?.peerReadSequence ?? 0n", "0n"],
+    "own messages are unread": [" - (state?.ownUnreadCount ?? 0n)", ""],
   },
   "change.js": {
     "what follows is not asked": ["r.loaded && after <= r.version && r.version < version", "r.loaded && r.version < version"],
@@ -67,6 +65,7 @@ const mutants = {
     "the list does not follow": ["!r.loaded && r.knownAt > 0n && after <= r.knownAt", "false && after <= r.knownAt"],
     "members are not counted": ["mc.version > r.chat.version && mc.memberCount > 0", "false"],
     "own messages are unread": ["if (b.message.senderId === c.m.cfg.userId)", "if (false)"],
+    "own messages count again": ["ownSequence <= most(s.readSequence, s.ownSequence)", "ownSequence <= s.readSequence"],
     "an own change leaves the role": ["c.forgetState(); // for the role", "; // for the role"],
   },
   "content.js": {

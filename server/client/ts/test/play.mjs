@@ -110,7 +110,7 @@ export function play({ Machine, emptySnapshot, storeInto, viewIn }, scenario) {
     // What is stored is what is shown.
     const now_ = {};
     for (const id of stored.chats.keys()) {
-      const v = viewIn(stored, id, scenario.user);
+      const v = viewIn(stored, id);
       if (v.chat) now_[id] = show(v);
     }
     if (!same(now_, shown)) assert.deepEqual(now_, shown);

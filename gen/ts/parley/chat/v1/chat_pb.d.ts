@@ -207,7 +207,7 @@ export declare type MemberState = Message<"parley.chat.v1.MemberState"> & {
   readSequence: bigint;
 
   /**
-   * Messages after read_sequence.
+   * Messages of others after read_sequence.
    *
    * @generated from field: int64 unread_count = 2;
    */
@@ -259,12 +259,26 @@ export declare type MemberState = Message<"parley.chat.v1.MemberState"> & {
   /**
    * In a direct chat, how far the other person is known to have read; it never goes back.
    * 0 in a group, and where nothing is known: the server may be set not to tell, and
-   * nothing is reported while one of the two blocks the other. A message of the other person
-   * says as much as this: whoever sends has read everything before.
+   * nothing is reported while one of the two blocks the other.
    *
    * @generated from field: int64 peer_read_sequence = 9;
    */
   peerReadSequence: bigint;
+
+  /**
+   * The user's own messages after read_sequence: they are not unread, and unread_count leaves
+   * them out. 0 if there are none.
+   *
+   * @generated from field: int64 own_unread_count = 10;
+   */
+  ownUnreadCount: bigint;
+
+  /**
+   * Sequence of the last of them, up to which own_unread_count counts; 0 if there are none.
+   *
+   * @generated from field: int64 own_sequence = 11;
+   */
+  ownSequence: bigint;
 };
 
 /**

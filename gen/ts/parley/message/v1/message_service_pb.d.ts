@@ -49,6 +49,15 @@ export declare type SendMessageRequest = Message<"parley.message.v1.SendMessageR
    * @generated from field: parley.message.v1.ContentType content_type = 4;
    */
   contentType: ContentType;
+
+  /**
+   * The last message that the sender had seen when the text was written: the chat is marked as
+   * read up to there first, as by MarkRead. 0: the mark stays. A message never marks others'
+   * messages as read by itself, and is not unread for its sender.
+   *
+   * @generated from field: int64 seen_sequence = 5;
+   */
+  seenSequence: bigint;
 };
 
 /**

@@ -79,8 +79,7 @@ function follow(c: Chat, after: bigint, version: bigint, b: Body) {
 export function apply(c: Chat, b: Body) {
   const r = c.record;
   if (b.message) {
-    // Whoever sends has read up to there.
-    if (b.message.senderId === c.m.cfg.userId) read(c, b.message.sequence);
+    if (b.message.senderId === c.m.cfg.userId) ownMessage(c, b.message.sequence);
     if (r.loaded && b.message.sequence >= r.first) keep(c, b.message);
   } else if (b.membershipChange) {
     const mc = b.membershipChange;
@@ -97,11 +96,12 @@ export function apply(c: Chat, b: Body) {
   }
 }
 
-function read(c: Chat, readSequence: bigint) {
+/** Counts a message of the user, which is not unread. The server reports nothing for it. */
+function ownMessage(c: Chat, ownSequence: bigint) {
   const s = c.record.state;
-  if (readSequence <= (s?.readSequence ?? 0n)) return;
-  const { mutedUntil, archived, role, revision } = s ?? create(MemberStateSchema);
-  c.state(create(MemberStateSchema, { readSequence, mutedUntil, archived, role, revision }));
+  if (!s || ownSequence <= most(s.readSequence, s.ownSequence)) return; // not known yet, read, or counted
+  c.record.state = create(MemberStateSchema, { ...s, ownUnreadCount: s.ownUnreadCount + 1n, ownSequence });
+  c.changed();
 }
 
 const maxPreview = 128; // bytes of a message that the list shows

@@ -127,6 +127,7 @@ export class Chat {
     const stale = old && (s.revision < old.revision || (s.revision === old.revision && s.revision > 0n));
     const newest = stale ? old : s;
     const state = create(MemberStateSchema, {
+      ...this.ownUnread(old, newest),
       readSequence: most(s.readSequence, old?.readSequence ?? 0n),
       joinedSequence: most(s.joinedSequence, old?.joinedSequence ?? 0n),
       deliveredSequence: most(s.deliveredSequence, old?.deliveredSequence ?? 0n),
@@ -139,6 +140,26 @@ export class Chat {
     this.record.state = state;
     if (this.record.readTo > 0n && state.readSequence >= this.record.readTo) this.record.readTo = 0n;
     this.changed();
+  }
+
+  /**
+   * What a state says of the user's own messages that are not read, with those of a later time that are here. If this
+   * device has counted some, and they may not all be here, the chat is read again.
+   */
+  private ownUnread(old: MemberState | undefined, newest: MemberState) {
+    let { ownUnreadCount, ownSequence } = newest;
+    if (newest === old) return { ownUnreadCount, ownSequence };
+    const from = most(ownSequence, newest.readSequence);
+    let i = this.messages.length;
+    while (i > 0 && this.messages[i - 1]!.sequence > from) i--;
+    for (const m of this.messages.slice(i)) {
+      if (m.senderId !== this.m.cfg.userId) continue;
+      ownUnreadCount++;
+      ownSequence = m.sequence;
+    }
+    const { loaded, first } = this.record;
+    if ((old?.ownSequence ?? 0n) > from && (!loaded || first > from + 1n)) this.forgetState();
+    return { ownUnreadCount, ownSequence };
   }
 
   /** Lets the chat wait before it retries. */

@@ -1,5 +1,5 @@
 // A chat as it is shown.
-import { type Chat, type ChatHead, ChatType, type MemberState } from "#gen/parley/chat/v1/chat_pb.js";
+import type { Chat, ChatHead, MemberState } from "#gen/parley/chat/v1/chat_pb.js";
 import type { Message } from "#gen/parley/message/v1/message_pb.js";
 import type { ChatRecord, Member, OutboxEntry, Snapshot } from "./types.js";
 
@@ -10,12 +10,9 @@ export interface ChatView {
   head?: ChatHead | undefined;
   /** The user's own. */
   state?: MemberState | undefined;
-  /** Messages that the user has not read. */
+  /** Messages of others that the user has not read. */
   unread: bigint;
-  /**
-   * How far the other person of a direct chat has read, as far as it is known: own messages up to this sequence were
-   * read. It goes for the messages that are here.
-   */
+  /** How far the other person of a direct chat has read, as far as it is known; 0 in groups. */
   peerRead: bigint;
   open: boolean;
   /** The fields below mean something. */
@@ -35,17 +32,16 @@ export function viewOf(
   r: ChatRecord,
   messages: readonly Message[],
   outbox: readonly OutboxEntry[],
-  userId: string,
 ): ChatView {
   const { chatId, chat, head, state, open, loaded, version, first, hasOlder } = r;
-  const unread = (head?.sequence ?? 0n) - (state?.readSequence ?? 0n);
+  const unread = (head?.sequence ?? 0n) - (state?.readSequence ?? 0n) - (state?.ownUnreadCount ?? 0n);
   return {
     chatId,
     chat,
     head,
     state,
     unread: unread > 0n ? unread : 0n,
-    peerRead: chat?.type === ChatType.DIRECT ? peerRead(r, messages, userId) : 0n,
+    peerRead: state?.peerReadSequence ?? 0n,
     open,
     loaded,
     version,
@@ -57,19 +53,8 @@ export function viewOf(
   };
 }
 
-/** By the server's word and by that person's messages: whoever sends has read everything before. */
-function peerRead(r: ChatRecord, messages: readonly Message[], userId: string): bigint {
-  let told = r.state?.peerReadSequence ?? 0n;
-  const last = r.head?.lastMessage;
-  if (last && last.senderId !== userId && last.sequence > told) told = last.sequence;
-  for (let i = messages.length - 1; i >= 0 && messages[i]!.sequence > told; i--) {
-    if (messages[i]!.senderId !== userId) return messages[i]!.sequence;
-  }
-  return told;
-}
-
 /** A chat of a snapshot; undefined if it is not one of the user's, as far as known. */
-export function viewIn(s: Snapshot, chatId: string, userId: string): ChatView | undefined {
+export function viewIn(s: Snapshot, chatId: string): ChatView | undefined {
   const r = s.chats.get(chatId);
-  return r && viewOf(r, s.messages.get(chatId) ?? [], s.outbox, userId);
+  return r && viewOf(r, s.messages.get(chatId) ?? [], s.outbox);
 }
