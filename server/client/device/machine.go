@@ -49,7 +49,7 @@ const (
 // Config sets up a Machine. Clock, Rand and NewID are required.
 type Config struct {
 	UserID string           // whose device it is
-	Clock  func() time.Time // any clock that does not stand still
+	Clock  func() time.Time // time.Now: waits are by its monotonic reading, ages of stored messages by the wall time
 	Rand   func() float64   // in [0, 1), for waits
 	NewID  func() string    // makes client_message_ids, UUIDs
 
@@ -125,7 +125,10 @@ func New(cfg Config, snapshot *Snapshot) *Machine {
 		for _, id := range ids {
 			m.restore(snapshot.Chats[id], snapshot.Messages[id])
 		}
+		now := cfg.Clock()
 		for _, u := range snapshot.Outbox {
+			// By the monotonic clock from now on. A time in the future is of a clock that was ahead: it counts as now.
+			u.CreatedAt = now.Add(-max(now.Sub(u.CreatedAt), 0))
 			m.outbox = append(m.outbox, &u)
 		}
 	}

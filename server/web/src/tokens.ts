@@ -12,7 +12,10 @@ export const door = createClient(
 
 interface Kept {
   access: string;
-  /** By this browser's clock, in milliseconds since 1970. */
+  /**
+   * By this browser's clock, in milliseconds since 1970, because tabs and reloads share it. A clock that is corrected since
+   * has the token refreshed early, or refused once.
+   */
   until: number;
   refresh: string;
 }

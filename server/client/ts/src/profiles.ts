@@ -1,6 +1,7 @@
 // Profiles of the people that an app shows: fetched when they are asked for, kept by version, and as many as one needs.
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { Profile } from "#gen/parley/user/v1/user_pb.js";
+import { elapsed } from "./elapsed.js";
 
 /** Where profiles outlast a page. */
 export interface ProfileStorage {
@@ -17,7 +18,7 @@ interface Entry {
   current: boolean;
   /** A version that exists, as a frame has said. */
   newest: bigint;
-  /** Milliseconds since 1970. */
+  /** By elapsed. */
   usedAt: number;
 }
 
@@ -55,7 +56,7 @@ export class Profiles {
       if (!this.makeRoom()) return undefined;
       e = { current: false, newest: 0n, usedAt: 0 };
     }
-    e.usedAt = Date.now();
+    e.usedAt = elapsed();
     this.entries.set(userId, e);
     if (!e.current) this.want(userId);
     return e.profile;
@@ -65,7 +66,7 @@ export class Profiles {
   put(profile: Profile) {
     const e = this.entries.get(profile.userId);
     if (e ? (e.profile?.version ?? -1n) > profile.version : !this.makeRoom()) return;
-    this.entries.set(profile.userId, { current: this.live, newest: 0n, usedAt: Date.now(), profile });
+    this.entries.set(profile.userId, { current: this.live, newest: 0n, usedAt: elapsed(), profile });
     this.keep([profile]);
     this.tell();
   }
@@ -130,7 +131,7 @@ export class Profiles {
   private makeRoom(): boolean {
     if (this.entries.size < this.limit) return true;
     const [userId, e] = this.entries.entries().next().value!;
-    if (Date.now() - e.usedAt < inUse) return false;
+    if (elapsed() - e.usedAt < inUse) return false;
     this.entries.delete(userId);
     this.wanted.delete(userId);
     if (e.profile) this.keep([], [userId]);

@@ -3,7 +3,18 @@ import { Code } from "@connectrpc/connect";
 import type { ProfileChanged } from "#gen/parley/delivery/v1/frame_pb.js";
 import { type Calls, failureOf, historyHeaders } from "./calls.js";
 import { Machine } from "./device/machine.js";
-import { type Batch, type Call, type Event, type Failure, isEmpty, type MachineConfig, type Snapshot, type Storage } from "./device/types.js";
+import {
+  type Batch,
+  type Call,
+  emptyBatch,
+  type Event,
+  type Failure,
+  isEmpty,
+  type MachineConfig,
+  type Snapshot,
+  type Storage,
+} from "./device/types.js";
+import { elapsed } from "./elapsed.js";
 
 export type Connection = "connecting" | "live" | "stopped";
 
@@ -14,7 +25,7 @@ export interface Status {
 }
 
 export interface RunnerConfig {
-  machine: Omit<MachineConfig, "clock" | "random">;
+  machine: Omit<MachineConfig, "clock" | "wall" | "random">;
   calls: Calls;
   storage: Storage;
   /** What was stored, what happened then, and how the connection is. */
@@ -39,7 +50,8 @@ export class Runner {
     private readonly cfg: RunnerConfig,
     snapshot: Snapshot,
   ) {
-    this.machine = new Machine({ ...cfg.machine, clock: Date.now, random: Math.random }, snapshot);
+    const wall = () => Date.now();
+    this.machine = new Machine({ ...cfg.machine, clock: elapsed, wall, random: Math.random }, snapshot);
   }
 
   /** Gives the machine something, and calls back when what follows from it is stored. */
@@ -98,7 +110,7 @@ export class Runner {
     clearTimeout(this.timer);
     const at = this.machine.deadline();
     if (at === undefined || this.closed) return;
-    const wait = Math.min(Math.max(at - Date.now(), 1), 3_600_000);
+    const wait = Math.min(Math.max(at - elapsed(), 1), 3_600_000);
     this.timer = setTimeout(() => void this.pump(), wait);
   }
 
@@ -140,6 +152,6 @@ export class Runner {
   private away() {
     if (this.status.connection !== "live") return;
     this.status = { connection: "connecting" };
-    this.cfg.onChange({ removed: [], chats: [], outbox: [], done: [] }, [], this.status);
+    this.cfg.onChange(emptyBatch(), [], this.status);
   }
 }

@@ -1,5 +1,6 @@
 // One device for all tabs of a browser: the tab that has the lock leads, it alone has a stream and writes; the others are
 // sent what it stored and send it what their users do.
+import { elapsed } from "./elapsed.js";
 import { uuid } from "./uuid.js";
 import { asBatch, packBatch, type PackedBatch, unpackBatch } from "./device/pack.js";
 import { emptySnapshot, storeInto } from "./device/snapshot.js";
@@ -65,7 +66,7 @@ export class Share {
   private following = ""; // the tab that leads
   private readonly pending = new Map<number, Command>(); // not stored yet
   private lastId = 0;
-  private heard = Date.now();
+  private heard = elapsed();
   private asked = 0;
   private readonly timer: ReturnType<typeof setInterval>;
   private closed = false;
@@ -127,7 +128,7 @@ export class Share {
   thaw() {
     if (!this.frozen) return;
     this.frozen = false;
-    this.heard = Date.now();
+    this.heard = elapsed();
     this.queue();
   }
 
@@ -199,14 +200,14 @@ export class Share {
         if (n.tab === this.tab) this.pending.delete(n.id);
         return;
       case "all":
-        this.heard = Date.now();
+        this.heard = elapsed();
         if (this.leader || (n.to !== "" && n.to !== this.tab)) return;
         this.following = n.leader;
         this.cfg.onAll(snapshotOf(n.batch), n.status);
         for (const [id, command] of this.pending) this.perform(id, command);
         return;
       case "news":
-        this.heard = Date.now();
+        this.heard = elapsed();
         if (!this.leader && n.leader === this.following) this.cfg.onNews(n.batch, n.status, n.failed);
         return;
       case "profiles":
@@ -224,7 +225,7 @@ export class Share {
       this.asked = 0;
       return;
     }
-    const now = Date.now();
+    const now = elapsed();
     if (now - this.heard < impatience) {
       this.asked = 0;
     } else if (this.asked === 0) {

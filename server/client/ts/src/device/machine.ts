@@ -58,6 +58,8 @@ export class Machine {
   /** Of chats in left: the newest that a receipt brought. */
   readonly early = new Map<string, MemberState>();
   outbox: OutboxEntry[] = []; // oldest first
+  /** By the machine's clock. A stored time in the future is of a clock that was ahead, and counts as now. */
+  readonly queuedAt = new WeakMap<OutboxEntry, number>();
   readonly sending = new Map<string, Sending>();
   stream = noStream(0, 0);
   sync = { need: false, call: 0, page: "", began: 0, tries: 0, at: 0 };
@@ -84,7 +86,7 @@ export class Machine {
   events: Event[] = [];
 
   constructor(cfg: MachineConfig, snapshot?: Snapshot) {
-    this.cfg = { pageSize: 0, subscribeFirst: false, silence: 50_000, extendBefore: 60_000, ...cfg };
+    this.cfg = { pageSize: 0, subscribeFirst: false, silence: 50_000, extendBefore: 60_000, wall: cfg.clock, ...cfg };
     if (snapshot) {
       this.session = { ...snapshot.session };
       for (const id of [...snapshot.chats.keys()].sort()) {
@@ -94,6 +96,7 @@ export class Machine {
         c.wake();
       }
       this.outbox = snapshot.outbox.map((u) => ({ ...u }));
+      for (const u of this.outbox) this.queuedAt.set(u, cfg.clock() - Math.max(this.cfg.wall() - u.createdAt, 0));
     }
     this.unnamed = this.session.generation === "" && this.chats.size > 0;
     this.sync.need = this.session.token === "" && !this.cfg.subscribeFirst;
@@ -167,7 +170,8 @@ export class Machine {
   send(chatId: string, content: string, clientMessageId: string) {
     this.step++;
     if (this.outbox.some((u) => u.clientMessageId === clientMessageId)) return;
-    const u = { clientMessageId, chatId, content, createdAt: this.cfg.clock() };
+    const u = { clientMessageId, chatId, content, createdAt: this.cfg.wall() };
+    this.queuedAt.set(u, this.cfg.clock());
     this.outbox.push(u);
     this.newEntries.push(u);
   }
@@ -237,7 +241,7 @@ export class Machine {
     return { batch, calls, events };
   }
 
-  /** When `take` may have something new without any other input, in milliseconds since 1970; undefined if never. */
+  /** When `take` may have something new without any other input, by the machine's clock; undefined if never. */
   deadline(): number | undefined {
     return deadline(this);
   }

@@ -44,7 +44,7 @@ export interface Mark {
 /** Sends the oldest message of each chat. */
 export function planSends(m: Machine, now: number) {
   m.outbox = m.outbox.filter((u) => {
-    if (now - u.createdAt < sendMemory - sendMargin || m.sending.get(u.chatId)?.call) return true;
+    if (now - m.queuedAt.get(u)! < sendMemory - sendMargin || m.sending.get(u.chatId)?.call) return true;
     giveUp(m, u, { code: Code.DeadlineExceeded, reason: "TOO_OLD", retryAfter: 0 });
     return false;
   });

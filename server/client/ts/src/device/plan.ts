@@ -11,7 +11,7 @@ import type { Requests } from "./types.js";
 
 const maxReads = 8; // chats' reads under way
 
-/** When `take` may have something new without any other input, in milliseconds; undefined if never. */
+/** When `take` may have something new without any other input, by its clock; undefined if never. */
 export function deadline(m: Machine): number | undefined {
   let first: number | undefined;
   const add = (t: number) => {

@@ -194,7 +194,7 @@ export function expires(m: Machine, at: Timestamp | undefined) {
   m.stream.extendAt = 0;
   if (!at) return;
   const now = m.cfg.clock();
-  m.stream.extendAt = now + Math.max(timestampMs(at) - now - m.cfg.extendBefore, lastBackoff);
+  m.stream.extendAt = now + Math.max(timestampMs(at) - m.cfg.wall() - m.cfg.extendBefore, lastBackoff);
 }
 
 function heartbeat(m: Machine, token: string) {

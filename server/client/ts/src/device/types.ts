@@ -142,6 +142,8 @@ export interface Batch {
   done: string[];
 }
 
+export const emptyBatch = (): Batch => ({ removed: [], chats: [], outbox: [], done: [] });
+
 export const isEmpty = (b: Batch) =>
   !b.session && b.removed.length + b.chats.length + b.outbox.length + b.done.length === 0;
 
@@ -168,8 +170,10 @@ export interface Storage {
 
 export interface MachineConfig {
   userId: string;
-  /** Milliseconds since 1970. */
+  /** Elapsed time in milliseconds from any start, by a monotonic clock. */
   clock: () => number;
+  /** Milliseconds since 1970, for times that are stored or come from the server; by default clock. */
+  wall?: () => number;
   /** In [0, 1), for waits. */
   random: () => number;
   /** Messages and changes requested at a time; 0: the server's default. */
