@@ -5,6 +5,7 @@ import {
   allSent,
   asDemo,
   desktop,
+  live,
   newGroup,
   openTab,
   origin,
@@ -203,4 +204,41 @@ export async function refused() {
   await shows(nora, ["first"]);
   assert.deepEqual(await stored("nils", chatId), ["first"]);
   await nora.context().close();
+}
+
+/** A browser that stores nothing more: the page says so and keeps what is written, until it can be stored. */
+export async function storageFails() {
+  const chatId = await newGroup("sara", "Disk", ["sten"]);
+  const sara = await signedIn("sara", desktop, `/#/${chatId}`);
+  await sara.getByText("The beginning of the chat").waitFor();
+  await sara.evaluate(() => {
+    const { transaction } = IDBDatabase.prototype;
+    const { error } = console;
+    console.error = () => {};
+    IDBDatabase.prototype.transaction = () => {
+      throw new DOMException("full", "QuotaExceededError");
+    };
+    window.repair = () => {
+      IDBDatabase.prototype.transaction = transaction;
+      console.error = error;
+    };
+  });
+  const field = sara.getByLabel("Message", { exact: true });
+  const write = async (text) => {
+    await field.fill(text);
+    await field.press("Enter");
+  };
+  await write("before it is noticed");
+  await sara.getByText("This browser cannot store the chats.").waitFor();
+  await write("after it");
+  assert.equal(await field.inputValue(), "after it");
+  await sara.evaluate(() => window.repair());
+  await sara.getByRole("button", { name: "Try again" }).click();
+  await live(sara);
+  await shows(sara, ["before it is noticed"]);
+  await field.press("Enter");
+  await shows(sara, ["before it is noticed", "after it"]);
+  await allSent(sara);
+  assert.deepEqual(await stored("sten", chatId), ["before it is noticed", "after it"]);
+  await sara.context().close();
 }

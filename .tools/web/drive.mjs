@@ -3,7 +3,7 @@
 //   node drive.mjs SERVER CHROMIUM NODE_MODULES [SHOTS]
 import assert from "node:assert/strict";
 import { audit } from "./audit/lighthouse.mjs";
-import { away, group, keys, minuteOffline, refused, twoPeople } from "./chats.mjs";
+import { away, group, keys, minuteOffline, refused, storageFails, twoPeople } from "./chats.mjs";
 import { codes } from "./codes.mjs";
 import { browser, problems, setUp, shots, tearDown } from "./harness.mjs";
 import { history } from "./history.mjs";
@@ -31,7 +31,7 @@ const seconds = (began) => ((Date.now() - began) / 1000).toFixed(1);
 
 async function oneByOne(people) {
   for (const scenario of [group, away, keys]) await run(scenario, people);
-  const others = [refused, pasted, sevenTabs, leaderClosed, leaderFrozen, aloneFrozen, history];
+  const others = [refused, storageFails, pasted, sevenTabs, leaderClosed, leaderFrozen, aloneFrozen, history];
   for (const scenario of others) await run(scenario);
 }
 

@@ -45,15 +45,19 @@ type Config struct {
 	BaseURL string
 	UserID  string
 	// Token returns the bearer token; with renew, another one than before, which
-	// was refused or ends soon. An error with connect.CodeUnauthenticated stops the
-	// client; others are retried.
+	// was refused or ends soon. An error with connect.CodeUnauthenticated or
+	// connect.CodePermissionDenied stops the client; others are retried after a wait. It is
+	// called on goroutines of the client, where a panic ends the program. It must
+	// return when ctx ends: Run waits for it.
 	Token func(ctx context.Context, renew bool) (string, error)
 
 	HTTP    connect.HTTPClient     // http.DefaultClient by default
 	Options []connect.ClientOption // protocol, codec and so on
 	Storage device.Storage         // memory by default
 	// OnEvent receives what happened, in order, on the goroutine of Run. It may call
-	// the Client but should not wait.
+	// the Client. It must not wait: until it returns, nothing is stored, sent or
+	// acknowledged. A panic, here or in Storage, reaches the caller of Run, which may
+	// call Run again; the events that followed in the same step are lost.
 	OnEvent func(device.Event)
 
 	Rand func() float64 // in [0, 1), for waits
@@ -340,6 +344,9 @@ func failure(err error) *device.Failure {
 		return nil
 	}
 	f := &device.Failure{Code: connect.CodeOf(err), Err: err}
+	if noToken := new(bearer.SourceError); errors.As(err, &noToken) {
+		f.Code = connect.CodeUnauthenticated // the server has not refused what the call does
+	}
 	var ce *connect.Error
 	if errors.As(err, &ce) {
 		for _, d := range ce.Details() {

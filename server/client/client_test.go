@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -285,3 +286,67 @@ func (b *broken) Load() (*device.Snapshot, error) {
 }
 
 func (b *broken) Store(*device.Batch) error { return errDisk }
+
+// A token source that fails has refused no message, whatever its error says.
+func TestTokenSourceFails(t *testing.T) {
+	s := newServer(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var mu sync.Mutex
+	asked, refused := 0, make(chan *device.Failure, 1)
+	c, err := client.Dial(client.Config{
+		BaseURL: s.web.URL, UserID: "ann", HTTP: s.web.Client(), Rand: func() float64 { return 0 },
+		Token: func(context.Context, bool) (string, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if asked++; asked <= 5 {
+				return "", connect.NewError(connect.CodeNotFound, errors.New("no such session"))
+			}
+			return "ann/0", nil
+		},
+		OnEvent: func(e device.Event) {
+			if e.SendFailed != nil {
+				refused <- e.SendFailed.Why
+			}
+		},
+	})
+	s.must(err)
+	c.Send("chat_00000000000000000000000000", "x")
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	if why := <-refused; why.Reason != "NOT_A_MEMBER" {
+		t.Errorf("refused by %v, which is not the server", why)
+	}
+	stop()
+	<-ended
+}
+
+// A panic of OnEvent reaches the caller of Run, which may go on.
+func TestOnEventPanics(t *testing.T) {
+	s := newServer(t)
+	connected := 0
+	c, err := client.Dial(client.Config{
+		BaseURL: s.web.URL, UserID: "ann", HTTP: s.web.Client(), Rand: func() float64 { return 0 },
+		Token: func(context.Context, bool) (string, error) { return "ann/0", nil },
+		OnEvent: func(e device.Event) {
+			if e.Connected {
+				connected++
+				panic("mine")
+			}
+		},
+	})
+	s.must(err)
+	for range 2 {
+		func() {
+			defer func() {
+				if p := recover(); p != "mine" {
+					t.Errorf("recovered %v", p)
+				}
+			}()
+			t.Errorf("ended with %v", c.Run(t.Context()))
+		}()
+	}
+	if connected != 2 {
+		t.Errorf("connected %d times", connected)
+	}
+}

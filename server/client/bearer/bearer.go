@@ -16,6 +16,15 @@ import (
 // soon.
 type Source func(ctx context.Context, renew bool) (string, error)
 
+// SourceError is why a call was not made: the source returned an error. Its code says nothing about the call.
+type SourceError struct{ Err error }
+
+// Error is the error of the source.
+func (e *SourceError) Error() string { return "token: " + e.Err.Error() }
+
+// Unwrap returns the error of the source.
+func (e *SourceError) Unwrap() error { return e.Err }
+
 // Tokens is an interceptor that adds the token to calls.
 type Tokens struct {
 	source Source
@@ -37,7 +46,7 @@ func (t *Tokens) Token(ctx context.Context, renew bool) (string, error) {
 	if last != "" && !renew {
 		return last, nil
 	}
-	last, err := t.source(ctx, renew)
+	last, err := t.source(ctx, renew && last != "")
 	if err != nil {
 		return "", err
 	}
@@ -52,7 +61,7 @@ func (t *Tokens) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 		token, err := t.Token(ctx, false)
 		if err != nil {
-			return nil, err
+			return nil, &SourceError{err}
 		}
 		req.Header().Set("Authorization", "Bearer "+token)
 		return next(ctx, req)

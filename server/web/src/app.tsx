@@ -54,6 +54,7 @@ const reasons: Record<string, string> = {
   SESSION_REVOKED: "Your session was ended elsewhere.",
   REPLACED: "Another device of yours has taken this one's place.",
   STORAGE: "This browser cannot store the chats.",
+  INTERNAL: "This page has failed.",
   TAKEN_OVER: "Another tab has taken over your chats.",
 };
 

@@ -27,7 +27,11 @@ export function Composer({ draft, onSend }: Props) {
   const submit = (e: Event) => {
     e.preventDefault();
     if (!text.trim() || over > 0) return;
-    onSend(text.trim());
+    try {
+      onSend(text.trim());
+    } catch {
+      return; // the client has stopped, as the page says; the text stays
+    }
     change("");
     field.current!.focus();
   };

@@ -146,8 +146,12 @@ function Bubble({ line, mine, sender, named }: BubbleProps) {
 function Refused({ client, failures, failure }: { client: Client; failures: Failures; failure: Failure }) {
   const { entry, reason } = failure;
   const again = () => {
-    failures.drop(failure);
-    client.send(entry.chatId, entry.content);
+    try {
+      client.send(entry.chatId, entry.content);
+      failures.drop(failure);
+    } catch {
+      // The client has stopped, as the page says; the message stays.
+    }
   };
   return (
     <p class="refused" role="alert">

@@ -11,7 +11,8 @@ import type { Call, Failure, Response } from "./device/types.js";
 
 /**
  * Returns the bearer token; with renew, another one than before, which was refused or ends soon. An error with
- * Code.Unauthenticated or Code.PermissionDenied stops the client; others are retried.
+ * Code.Unauthenticated or Code.PermissionDenied stops the client. Any other error or exception is a failed refresh,
+ * which is repeated after a wait.
  */
 export type TokenSource = (renew: boolean) => string | Promise<string>;
 
@@ -27,7 +28,8 @@ export class Tokens {
   get(renew = false): Promise<string> {
     if (this.asked) return this.asked;
     if (this.last !== undefined && !renew) return Promise.resolve(this.last);
-    this.asked = (async () => this.source(renew))();
+    const another = renew && this.last !== undefined;
+    this.asked = (async () => this.source(another))();
     return this.asked.then(
       (token) => {
         this.asked = undefined;
@@ -47,14 +49,14 @@ export class Tokens {
 
   /** Puts the token into a call. One that is refused, other than a stream, is made once more with another token. */
   readonly interceptor: Interceptor = (next) => async (req) => {
-    const token = await this.get();
+    const token = await this.get().catch(noToken);
     req.header.set("Authorization", `Bearer ${token}`);
     if (req.stream) return next(req);
     try {
       return await next(req);
     } catch (error) {
       if (ConnectError.from(error).code !== Code.Unauthenticated) throw error;
-      const other = await this.other(token);
+      const other = await this.other(token).catch(noToken);
       if (other === token) throw error;
       req.header.set("Authorization", `Bearer ${other}`);
       return next(req);
@@ -62,12 +64,24 @@ export class Tokens {
   };
 }
 
-/** Why a call failed, for a Machine. */
+const tokenless = new WeakSet<ConnectError>(); // failures of calls for which there was no token
+
+/** The failure of a call for which there was no token, as the source says it. */
+function noToken(error: unknown): never {
+  const e = ConnectError.from(error);
+  // A copy: a refresh may have the same error.
+  const failure = new ConnectError(e.rawMessage, e.code, e.metadata, undefined, error);
+  failure.details = e.details;
+  tokenless.add(failure);
+  throw failure;
+}
+
+/** Why a call failed, for a Machine. Without a token the server has not refused what the call does. */
 export function failureOf(error: unknown): Failure {
   const e = ConnectError.from(error);
   const delay = e.findDetails(RetryInfoSchema)[0]?.retryDelay;
   return {
-    code: e.code,
+    code: tokenless.has(e) ? Code.Unauthenticated : e.code,
     reason: e.findDetails(ErrorInfoSchema)[0]?.reason ?? "",
     retryAfter: delay ? durationMs(delay) : 0,
     message: e.rawMessage,

@@ -9,9 +9,10 @@ import type { MessageService } from "#gen/parley/message/v1/message_service_pb.j
 import type { UserService } from "#gen/parley/user/v1/user_service_pb.js";
 import { type Calls, callsOver, historyIn, Tokens, type TokenSource } from "./calls.js";
 import { packBatch, unpackBatch } from "./device/pack.js";
-import type { Batch, Event, OutboxEntry, Storage } from "./device/types.js";
+import { type Batch, emptyBatch, type Event, type OutboxEntry, type Storage } from "./device/types.js";
 import type { ChatView } from "./device/view.js";
 import { Profiles } from "./profiles.js";
+import { callEach, report } from "./report.js";
 import { Runner, type Status } from "./runner.js";
 import { canShare, type Command, type Leader, type SendFailed, Share } from "./share.js";
 import { State } from "./state.js";
@@ -53,8 +54,10 @@ export class Client {
   private readonly name: string; // of lock, channel and database
   private share: Share | undefined;
   private runner: Runner | undefined;
-  private early: Command[] | undefined = []; // before the runner is there
+  private readonly pending = new Set<Command>(); // not stored yet, of a client that shares nothing
   private started = false;
+  private loading = false;
+  private closed = false;
   private unlisten: () => void = () => {};
 
   constructor(private readonly options: ClientOptions) {
@@ -102,20 +105,26 @@ export class Client {
         onProfiles: (changed) => this.profiles.changed(changed),
       });
     } else {
-      this.lead().then(
-        (leader) => {
-          for (const c of this.early ?? []) leader.execute(c, () => {});
-          this.early = undefined;
-        },
-        (error: unknown) => this.failed(error),
-      );
+      this.begin();
     }
     this.listen();
     return this;
   }
 
+  private begin() {
+    this.loading = true;
+    this.lead().then(
+      () => (this.loading = false),
+      (error: unknown) => {
+        this.loading = false;
+        this.failed(error);
+      },
+    );
+  }
+
   /** Ends the connection. What was not sent goes out after the next start of a client with this storage. */
   async close(): Promise<void> {
+    this.closed = true;
     this.unlisten();
     this.profiles.close();
     this.share?.close();
@@ -191,8 +200,18 @@ export class Client {
     this.execute({ do: "markRead", chatId, sequence });
   }
 
-  /** Queues a message, which is stored and then sent until the server confirms or refuses it. Returns its id. */
+  /**
+   * Queues a message, which is stored and then sent until the server confirms or refuses it. Returns its id.
+   *
+   * Throws an Error if the message would be lost: after close or forget, and while the client is stopped with STORAGE,
+   * TAKEN_OVER or INTERNAL. After every other stop the message is stored, and is sent after resume.
+   */
   send(chatId: string, content: string): string {
+    const { connection, why = "" } = this.status;
+    if (this.closed) throw new Error("parley: the client is closed: the message is not kept");
+    if (connection === "stopped" && ended.has(why)) {
+      throw new Error(`parley: the client is stopped (${why}): the message is not kept`);
+    }
     const id = uuid();
     this.execute({ do: "send", chatId, content, id });
     return id;
@@ -228,19 +247,39 @@ export class Client {
     return this.create({ type: ChatType.DIRECT, memberIds: [userId] });
   }
 
-  /** Resumes after the client was stopped, with a new bearer token. */
+  /**
+   * Resumes after the client was stopped, with a new bearer token. After STORAGE, TAKEN_OVER and INTERNAL it loads the
+   * storage, and repeats the requests that were not stored.
+   */
   resume() {
-    this.execute({ do: "resume" });
+    if (this.share) {
+      this.execute({ do: "resume" });
+      this.share.again();
+    } else if (this.runner) {
+      this.execute({ do: "resume" });
+    } else if (this.started && !this.loading && !this.closed) {
+      this.state.apply(emptyBatch(), { connection: "connecting" });
+      this.begin();
+    }
   }
 
   private execute(command: Command) {
-    if (this.share) this.share.execute(command);
-    else if (this.early) this.early.push(command);
-    else if (this.runner) perform(this.runner, command, () => {});
+    if (this.closed) return;
+    if (this.share) {
+      this.share.execute(command);
+      return;
+    }
+    this.pending.add(command);
+    this.perform(command);
+  }
+
+  private perform(command: Command) {
+    if (this.runner) perform(this.runner, command, () => this.pending.delete(command));
   }
 
   private async lead(): Promise<Leader> {
     const snapshot = await this.storage.load();
+    if (this.closed) throw new Error("parley: the client was closed");
     this.state.replace(
       { ...snapshot, chats: new Map(snapshot.chats), messages: new Map(snapshot.messages) },
       { connection: "connecting" },
@@ -256,11 +295,12 @@ export class Client {
           this.profiles.changed(changed);
           this.share?.profiles(changed.map(({ userId, version }) => ({ userId, version })));
         },
-        onFailure: (error) => this.failed(error),
+        onFailure: (error, ofStorage) => this.failed(error, ofStorage),
       },
       snapshot,
     );
     this.runner = runner;
+    for (const command of this.pending) this.perform(command);
     void runner.pump();
     return {
       all: () => ({ snapshot: this.state.stored(), status: this.state.status }),
@@ -283,16 +323,18 @@ export class Client {
   }
 
   private tell(failed: SendFailed[]) {
-    for (const { entry, reason } of failed) this.options.onSendFailed?.(entry, reason);
+    callEach(failed.map(({ entry, reason }) => () => this.options.onSendFailed?.(entry, reason)));
   }
 
-  /** The storage failed. Another tab that has taken it over continues instead. */
-  private failed(error: unknown) {
+  /** The storage failed, or the client has a mistake. Another tab that has taken the storage over continues instead. */
+  private failed(error: unknown, ofStorage = true) {
+    if (this.closed) return;
     const taken = error instanceof TakenOverError;
     if (!taken || !this.share) {
-      const why = taken ? "TAKEN_OVER" : "STORAGE";
-      console.error("parley: the storage failed:", error);
-      this.changed({ removed: [], chats: [], outbox: [], done: [] }, [], { connection: "stopped", why });
+      const why = taken ? "TAKEN_OVER" : ofStorage ? "STORAGE" : "INTERNAL";
+      if (ofStorage) console.error("parley: the storage failed:", error);
+      else report(error);
+      this.changed(emptyBatch(), [], { connection: "stopped", why });
     }
     if (this.share) this.share.stepDown(!taken);
     else this.unlead();
@@ -320,6 +362,9 @@ export class Client {
     };
   }
 }
+
+/** Stops after which the storage takes no messages until resume. */
+const ended = new Set(["STORAGE", "TAKEN_OVER", "INTERNAL"]);
 
 function perform(runner: Runner, c: Command, stored: () => void) {
   runner.do((m) => {

@@ -2,6 +2,7 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { Profile } from "#gen/parley/user/v1/user_pb.js";
 import { elapsed } from "./elapsed.js";
+import { callEach } from "./report.js";
 
 /** Where profiles outlast a page. */
 export interface ProfileStorage {
@@ -205,7 +206,7 @@ export class Profiles {
 
   private tell() {
     this.revision++;
-    for (const l of [...this.listeners]) l();
+    callEach(this.listeners);
   }
 }
 

@@ -20,7 +20,10 @@ export type Connection = "connecting" | "live" | "stopped";
 
 export interface Status {
   connection: Connection;
-  /** Why it stopped: a reason like SESSION_REVOKED or REPLACED, a code like Unauthenticated, STORAGE, TAKEN_OVER. */
+  /**
+   * Why it stopped: a reason like SESSION_REVOKED or REPLACED, a code like Unauthenticated, STORAGE, TAKEN_OVER, or
+   * INTERNAL for a mistake of the client.
+   */
   why?: string | undefined;
 }
 
@@ -32,8 +35,8 @@ export interface RunnerConfig {
   onChange: (batch: Batch, events: Event[], status: Status) => void;
   /** These people have newer profiles. The machine knows none. */
   onProfiles: (changed: ProfileChanged[]) => void;
-  /** The storage failed: the runner has ended. */
-  onFailure: (error: unknown) => void;
+  /** The storage failed, or the client has a mistake: the runner has ended. */
+  onFailure: (error: unknown, ofStorage: boolean) => void;
 }
 
 export class Runner {
@@ -44,6 +47,7 @@ export class Runner {
   private busy = false;
   private again = false;
   private closed = false;
+  private storing = false;
   private stored: (() => void)[] = []; // to be called once what happened until now is stored
 
   constructor(
@@ -81,7 +85,7 @@ export class Runner {
     } catch (error) {
       if (this.closed) return; // nobody waits for it
       this.close();
-      this.cfg.onFailure(error);
+      this.cfg.onFailure(error, this.storing);
     } finally {
       this.busy = false;
     }
@@ -92,7 +96,9 @@ export class Runner {
     const stored = this.stored;
     this.stored = [];
     const { batch, calls, events } = this.machine.take();
+    this.storing = true;
     if (!isEmpty(batch)) await this.cfg.storage.store(batch);
+    this.storing = false;
     if (this.closed) return;
     for (const tell of stored) tell();
     const before = this.status;

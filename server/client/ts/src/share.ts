@@ -74,6 +74,7 @@ export class Share {
   private waiting = new AbortController(); // for the lock
   private release: () => void = () => {};
   private wait = pause;
+  private pausing: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly cfg: ShareConfig) {
     this.channel = new BroadcastChannel(cfg.name);
@@ -158,10 +159,16 @@ export class Share {
 
   private lost() {
     this.stepDown();
-    setTimeout(() => {
-      if (!this.closed && !this.frozen) this.queue();
-    }, this.wait);
+    this.pausing = setTimeout(() => this.again(), this.wait);
     this.wait = pause;
+  }
+
+  /** Waits for the lock now, if the tab waits until it may. */
+  again() {
+    if (this.pausing === undefined) return;
+    clearTimeout(this.pausing);
+    this.pausing = undefined;
+    if (!this.closed && !this.frozen) this.queue();
   }
 
   private async hold(): Promise<void> {

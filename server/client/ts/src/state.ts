@@ -3,6 +3,7 @@
 import { emptySnapshot, storeInto } from "./device/snapshot.js";
 import type { Batch, OutboxEntry, Snapshot } from "./device/types.js";
 import { type ChatView, viewIn } from "./device/view.js";
+import { callEach } from "./report.js";
 import type { Status } from "./runner.js";
 
 export class State {
@@ -61,7 +62,7 @@ export class State {
 
   private tell() {
     this.list = undefined;
-    for (const l of [...this.listeners]) l();
+    callEach(this.listeners);
   }
 }
 
