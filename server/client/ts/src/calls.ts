@@ -18,6 +18,9 @@ export type TokenSource = (renew: boolean) => string | Promise<string>;
 
 const callTimeout = 30_000;
 
+/** For the first calls after a change of the network: their connection may be dead. */
+export const shortTimeout = 10_000;
+
 /** Remembers the bearer token until another one is needed. */
 export class Tokens {
   private last: string | undefined;
@@ -108,10 +111,15 @@ export function callsOver(transport: Transport, tokens: Tokens) {
   const users = createClient(UserService, transport);
   const auth = createClient(AuthService, transport);
   type Unary = Exclude<Call, { kind: "subscribe" | "closeStream" }>;
-  async function make(call: Unary): Promise<{ response?: Response | undefined; history: string }> {
+  async function make(
+    call: Unary,
+    signal: AbortSignal,
+    timeoutMs = callTimeout,
+  ): Promise<{ response?: Response | undefined; history: string }> {
     let history = "";
     const options = {
-      timeoutMs: callTimeout,
+      signal,
+      timeoutMs,
       headers: "history" in call ? historyHeaders(call.history) : {},
       onHeader: (h: Headers) => void (history = historyIn(h)),
     };

@@ -340,12 +340,22 @@ export class Client {
     else this.unlead();
   }
 
-  /** A network that is back, and a page that was thawed or is looked at again, are reasons not to wait. */
+  /** Another network, and a page that was thawed or is visible again, are reasons not to wait. */
   private listen() {
     if (typeof window === "undefined") return;
-    const online = () => this.execute({ do: "online" });
-    const visible = () => void (document.visibilityState === "visible" && this.runner?.pump());
+    const online = () => this.runner?.hurry(); // each tab is notified
+    const visible = () => {
+      if (document.visibilityState === "visible" && (this.share || this.runner)) this.execute({ do: "check" });
+    };
+    const { connection } = navigator as { connection?: EventTarget & { type?: string } };
+    let type = connection?.type; // most changes are other estimates of the speed
+    const moved = () => {
+      if (connection!.type === type) return void this.runner?.do((m) => m.check());
+      type = connection!.type;
+      if (type !== "none") online();
+    };
     window.addEventListener("online", online);
+    connection?.addEventListener("change", moved);
     document.addEventListener("visibilitychange", visible);
     const frozen = () => this.share?.freeze();
     const thawed = () => {
@@ -356,6 +366,7 @@ export class Client {
     document.addEventListener("resume", thawed);
     this.unlisten = () => {
       window.removeEventListener("online", online);
+      connection?.removeEventListener("change", moved);
       document.removeEventListener("visibilitychange", visible);
       document.removeEventListener("freeze", frozen);
       document.removeEventListener("resume", thawed);
@@ -383,8 +394,8 @@ function perform(runner: Runner, c: Command, stored: () => void) {
         return m.learn(fromBinary(ChatOverviewSchema, c.overview), c.history);
       case "resume":
         return m.stopped ? m.resume() : undefined;
-      case "online":
-        return m.hurry();
+      case "check":
+        return m.check();
     }
   }, stored);
 }

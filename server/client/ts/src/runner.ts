@@ -1,7 +1,7 @@
 // Runs a Machine: makes its calls, stores what it has to store, and wakes it when it wants to be.
 import { Code } from "@connectrpc/connect";
 import type { ProfileChanged } from "#gen/parley/delivery/v1/frame_pb.js";
-import { type Calls, failureOf, historyHeaders } from "./calls.js";
+import { type Calls, failureOf, historyHeaders, shortTimeout } from "./calls.js";
 import { Machine } from "./device/machine.js";
 import {
   type Batch,
@@ -43,6 +43,8 @@ export class Runner {
   readonly machine: Machine;
   status: Status = { connection: "connecting" };
   private readonly streams = new Map<number, AbortController>(); // by subscribe call
+  private readonly underway = new Set<AbortController>(); // other calls
+  private unproven = false; // nothing has come since the network changed
   private timer: ReturnType<typeof setTimeout> | undefined;
   private busy = false;
   private again = false;
@@ -63,6 +65,13 @@ export class Runner {
     f(this.machine);
     if (stored) this.stored.push(stored);
     void this.pump();
+  }
+
+  /** The network changed: calls under way, whose connection may be dead, are made again. */
+  hurry() {
+    this.unproven = true;
+    for (const call of this.underway) call.abort();
+    this.do((m) => m.hurry());
   }
 
   close() {
@@ -127,11 +136,22 @@ export class Runner {
     } else if (call.kind === "subscribe") {
       void this.subscribe(call);
     } else {
-      this.cfg.calls.make(call).then(
-        ({ response, history }) => this.do((m) => m.result(call.id, response, undefined, history)),
-        (error: unknown) => this.do((m) => m.result(call.id, undefined, failureOf(error))),
-      );
+      void this.unary(call);
     }
+  }
+
+  private async unary(call: Exclude<Call, { kind: "subscribe" | "closeStream" }>) {
+    const stop = new AbortController();
+    this.underway.add(stop);
+    const first = this.unproven;
+    const answer = this.cfg.calls.make(call, stop.signal, first ? shortTimeout : undefined).then(
+      ({ response, history }) => ({ response, why: undefined, history }),
+      (error: unknown) => ({ response: undefined, why: failureOf(error), history: "" }),
+    );
+    const { response, why, history } = await answer;
+    this.underway.delete(stop);
+    if (first && !stop.signal.aborted) this.unproven = false;
+    this.do((m) => m.result(call.id, response, why, history));
   }
 
   private async subscribe(call: Extract<Call, { kind: "subscribe" }>) {
@@ -141,6 +161,7 @@ export class Runner {
     try {
       for await (const res of this.cfg.calls.delivery.subscribe(call.request, { signal: stop.signal, headers: historyHeaders(call.history) })) {
         if (this.closed) return;
+        if (!stop.signal.aborted) this.unproven = false;
         this.do((m) => m.frames(call.id, res));
         const changed = res.frames.flatMap(({ body: b }) => (b.case === "profileChanged" ? [b.value] : []));
         if (changed.length > 0) this.cfg.onProfiles(changed);

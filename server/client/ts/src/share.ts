@@ -14,7 +14,7 @@ export type Command =
   | { do: "markRead"; chatId: string; sequence: bigint }
   | { do: "send"; chatId: string; content: string; id: string }
   | { do: "learn"; overview: Uint8Array; history: string }
-  | { do: "resume" | "online" };
+  | { do: "resume" | "check" };
 
 /** What a tab tells the others. */
 type Note =

@@ -35,6 +35,7 @@ import type {
 export const maxKnown = 100; // chats named in one request
 const firstBackoff = 500;
 export const lastBackoff = 30_000;
+const heartbeatGrace = 1000;
 
 /** A call under way. */
 export interface PendingCall {
@@ -184,12 +185,25 @@ export class Machine {
     retry(this, this.cfg.clock(), 0);
   }
 
-  /** Ends all waits: what failed may succeed now. */
+  /** Ends all waits and opens another stream, because the network changed: the connection of this one may be dead. */
   hurry() {
     this.step++;
-    this.stream.connectAt = this.sync.at = this.refreshAt = 0;
-    for (const f of this.sending.values()) f.at = 0;
-    for (const c of this.pendingChats) c.retryAt = 0;
+    this.reopen();
+    this.sync.at = this.sync.tries = this.refreshAt = this.refreshTries = 0;
+    for (const f of this.sending.values()) f.at = f.tries = 0;
+    for (const c of this.chats.values()) c.retryAt = c.tries = 0;
+  }
+
+  /** Opens another stream if a heartbeat of this one is late, before the silence is long enough. */
+  check() {
+    this.step++;
+    const { id, heard, heartbeat } = this.stream;
+    if (id !== 0 && this.cfg.clock() - heard > heartbeat + heartbeatGrace) this.reopen();
+  }
+
+  private reopen() {
+    if (this.stream.id !== 0) closeStream(this, this.cfg.clock());
+    this.stream.connectAt = this.stream.tries = 0;
   }
 
   /** Applies what came on the stream that a subscribe call opened. */

@@ -35,6 +35,7 @@ export interface Stream {
   extendCall: number;
   extendAt: number; // 0: never
   heard: number;
+  heartbeat: number; // a frame comes at least so often
   connectAt: number; // of the next stream
   tries: number; // streams since the last one that was complete
 }
@@ -57,6 +58,7 @@ export const noStream = (connectAt: number, tries: number): Stream => ({
   extendCall: 0,
   extendAt: 0,
   heard: 0,
+  heartbeat: 15_000, // until hello says it
   connectAt,
   tries,
 });
@@ -186,6 +188,7 @@ function versioned(m: Machine, f: Frame, b: Body) {
 function hello(m: Machine, h: Hello) {
   m.stream.streamId = h.streamId;
   m.stream.listing = h.full;
+  m.stream.heartbeat = milliseconds(h.heartbeatInterval) || m.stream.heartbeat;
   expires(m, h.expiresAt);
 }
 
