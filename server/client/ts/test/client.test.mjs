@@ -1,103 +1,11 @@
-// The client around the machine, against a server that is a few functions.
+// The client around the machine.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Code, ConnectError, createRouterTransport } from "@connectrpc/connect";
-import { ErrorInfoSchema } from "../gen/google/rpc/error_details_pb.js";
-import { ChatService } from "../gen/parley/chat/v1/chat_service_pb.js";
-import { DeliveryService } from "../gen/parley/delivery/v1/delivery_service_pb.js";
-import { UserService } from "../gen/parley/user/v1/user_service_pb.js";
-import { MessageService } from "../gen/parley/message/v1/message_service_pb.js";
-import { Client, MemoryStorage } from "../dist/index.js";
+import { Code } from "@connectrpc/connect";
+import { MemoryStorage } from "../dist/index.js";
+import { setUp } from "./server.mjs";
 
 const timeout = 60_000;
-/** A server with one chat, whose stream lives until end is called. Only the token "good" is good. */
-function setUp(options = {}) {
-  const s = { refused: 0, tokens: [], sent: [], failed: [], end: () => {}, profile: () => {}, version: 1n, reason: "" };
-  const stored = []; // messages, from sequence 1 and version 2 on
-  const head = () => ({ version: BigInt(stored.length + 1), sequence: BigInt(stored.length) });
-  const overview = () => ({ chat: { chatId: "c", name: "Tea", version: 1n, memberCount: 1 }, head: head(), state: {} });
-  const check = (context) => {
-    if (context.requestHeader.get("Authorization") === "Bearer good") return;
-    s.refused++;
-    throw new ConnectError("token", Code.Unauthenticated);
-  };
-  const refuse = (code, reason) => {
-    throw new ConnectError("no", code, undefined, [{ desc: ErrorInfoSchema, value: { reason, domain: "parley" } }]);
-  };
-  const router = ({ service }) => {
-    service(DeliveryService, {
-      sync: (_, context) => {
-        check(context);
-        return { overviews: [overview()], token: "t1", full: true, generation: "g" };
-      },
-      async *subscribe(_, context) {
-        check(context);
-        const frames = [
-          { body: { case: "hello", value: { streamId: "s", generation: "g" } } },
-          { body: { case: "heartbeat", value: { token: "t2" } } },
-        ];
-        yield { firstPosition: 1n, frames };
-        const ended = new Promise((end) => {
-          s.end = end;
-          context.signal.addEventListener("abort", () => end());
-        });
-        const changed = new Promise((tell) => {
-          s.profile = (version) => tell((s.version = version));
-        });
-        if (await Promise.race([ended, changed])) {
-          yield { firstPosition: 3n, frames: [{ body: { case: "profileChanged", value: { userId: "bob", version: s.version } } }] };
-        }
-        await ended;
-        if (s.reason) refuse(Code.Unauthenticated, s.reason);
-      },
-      ack: () => ({}),
-    });
-    service(MessageService, {
-      sendMessage: ({ content, clientMessageId }) => {
-        if (content === "bad") refuse(Code.InvalidArgument, "TOO_BAD");
-        let m = stored.find((o) => o.clientMessageId === clientMessageId);
-        if (!m) {
-          const sequence = BigInt(stored.length + 1);
-          m = { messageId: `m${sequence}`, chatId: "c", senderId: "ann", content, clientMessageId, sequence, version: sequence + 1n };
-          stored.push(m);
-          s.sent.push(content);
-        }
-        return { messageId: m.messageId, sequence: m.sequence, version: m.version, clientMessageId };
-      },
-      listMessages: ({ beforeSequence: before }) =>
-        before
-          ? { messages: stored.slice(0, Number(before) - 1).slice(-2), hasMore: before > 3n, head: head() }
-          : { messages: stored, head: head() },
-    });
-    service(UserService, {
-      batchGetProfiles: ({ knownProfiles: profiles }) => ({
-        profiles: profiles
-          .filter((p) => p.version !== s.version)
-          .map(({ userId }) => ({ userId, displayName: `Bob ${s.version}`, version: s.version })),
-      }),
-    });
-    service(ChatService, {
-      getChat: (_, context) => (check(context), { overview: overview() }),
-      listMembers: () => ({ members: [{ userId: "ann", version: 1n }], head: head() }),
-      createChat: () => ({ overview: overview() }),
-    });
-  };
-  s.client = new Client({
-    baseUrl: "http://parley.test",
-    userId: "ann",
-    token: (renew) => (s.tokens.push(renew), renew ? "good" : "stale"),
-    transport: (tokens) => createRouterTransport(router, { transport: { interceptors: [tokens.interceptor] } }),
-    onSendFailed: (entry, reason) => s.failed.push([entry.content, reason]),
-    ...options,
-  });
-  s.until = (holds) =>
-    new Promise((done) => {
-      const look = () => holds() && (stop(), done());
-      const stop = s.client.subscribe(look);
-      look();
-    });
-  return s;
-}
 
 test("a stale token is renewed, messages go out in order, a refused one is told", { timeout }, async () => {
   const s = setUp();
