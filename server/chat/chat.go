@@ -135,7 +135,7 @@ type Config struct {
 	NewID func(prefix string) string
 	// Sleep waits between attempts; by default in real time.
 	Sleep func(ctx context.Context, d time.Duration) error
-	// Members is the size of a group, at most plan.MaxMembers; by default plan.Members.
+	// Members is how many members a group can have, at most plan.MaxMembers; 0 stands for plan.Members.
 	Members int
 	// Chats is the number of chats that a user may be a member of; by default
 	// plan.MaxChats. Chats that were left do not count.

@@ -29,8 +29,8 @@ import (
 
 // Limits of chats.
 const (
-	Members    = 100    // of a group, pending members included, unless the configuration says otherwise
-	MaxMembers = 1000   // of a group, regardless of the configuration
+	Members    = 100    // default size of a group, pending members included, unless the configuration says otherwise
+	MaxMembers = 1000   // highest size of a group that can be configured
 	MaxChats   = 10_000 // of a user, unless the configuration says otherwise
 )
 
@@ -53,13 +53,14 @@ const (
 type Planner struct {
 	Origin event.Origin
 	NewID  func(prefix string) string
-	// Members is the size of a group, at most MaxMembers; by default Members.
+	// Members is how many members a group can have: 0 stands for the constant Members, more than
+	// the constant MaxMembers for that.
 	Members int
 	// Chats is the number of chats that a user may be in; by default MaxChats.
 	Chats int
 }
 
-// MaxMembers is the size of a group.
+// MaxMembers is how many members a group can have.
 func (p Planner) MaxMembers() int64 {
 	if p.Members <= 0 {
 		return Members

@@ -16,7 +16,8 @@
 // plan.go decides which. Their answers go through results.go, frames and ends of the stream
 // through stream.go. chat.go is one chat as it stands in the list, change.go applies what
 // changed, content.go the messages and members of a chat that is open, membership.go decides
-// whether the user is in it, outbox.go sends, marks.go reports what was read.
+// whether the user is in it, outbox.go sends, marks.go reports what was read. history.go holds
+// the place in the store's history, storage.go what is stored, view.go what is shown.
 //
 // # Concurrency
 //
