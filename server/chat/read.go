@@ -225,12 +225,14 @@ func (s *Service) ownAfter(ctx context.Context, row table.UserChat, sequence int
 		return 0, nil
 	}
 	from, to := row.ReadSequence+1, sequence
-	behind := last-sequence < sequence-row.ReadSequence
+	behind := !row.OwnCounted() || last-sequence < sequence-row.ReadSequence
 	if behind {
 		from, to = sequence+1, last
 	}
-	to = min(to, from+maxOwnScan-1)
-	found := int64(0)
+	found, exact := int64(0), true
+	if most := from + maxOwnScan - 1; to > most {
+		to, exact = most, false
+	}
 	for r, err := range s.commits.Query(ctx, store.Query{
 		Table: store.Messages, PK: row.ChatID, From: table.Number(from), To: table.Number(to),
 		Limit: min(int(to-from)+1, 100), Consistency: store.Strong,
@@ -238,17 +240,18 @@ func (s *Service) ownAfter(ctx context.Context, row table.UserChat, sequence int
 		if err != nil {
 			return 0, err
 		}
-		if m, err := table.MessageFrom(r); err == nil && m.SenderID == row.UserID {
+		m, err := table.MessageFrom(r)
+		if exact = exact && err == nil; err == nil && m.SenderID == row.UserID {
 			found++
 		}
 	}
 	switch {
 	case behind:
 		count = found
-	case to < sequence: // not all that the mark passes was looked at
-		count = 0
-	default:
+	case exact:
 		count -= found
+	default:
+		count = 0
 	}
 	return max(count, 1), nil // the last one is behind the mark
 }

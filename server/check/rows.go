@@ -175,6 +175,8 @@ func repaired(have, want table.UserChat, c *derive.Chat) (table.UserChat, differ
 		row.ReadSequence = min(max(have.ReadSequence, want.JoinedSequence), last)
 	}
 	row.OwnCount, row.OwnLast = ownUnread(row, c)
+	row.OwnFrom = min(row.OwnFrom, row.ReadSequence)
+	d.num("own_from", have.OwnFrom, row.OwnFrom)
 	d.num("own_count", have.OwnCount, row.OwnCount)
 	d.num("own_last", have.OwnLast, row.OwnLast)
 	if have.DeliveredSequence < 0 || have.DeliveredSequence > last {
@@ -207,7 +209,8 @@ func ownUnread(row table.UserChat, c *derive.Chat) (count, sequence int64) {
 		}
 		return 0, 0
 	}
-	if row.OwnLast != last || row.OwnCount < 1 || row.OwnCount > min(total, last-row.ReadSequence) {
+	most := min(total, last-row.OwnFrom)
+	if row.OwnLast != last || row.OwnCount < 1 || row.OwnCount > most {
 		return 1, last
 	}
 	return row.OwnCount, row.OwnLast

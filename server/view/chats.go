@@ -172,7 +172,7 @@ func (r *Reader) ListChats(
 	p := &pager{
 		cursor: newCursor(start),
 		user:   user, sort: byMessage, size: pageSize(int(req.GetPageSize()), chatsPage, maxChatsPage),
-		filter: func(c *listed) bool { return filters.match(c.archived, c.head.Sequence > c.notUnread) },
+		filter: func(c *listed) bool { return filters.match(c.archived, max(c.head.Sequence, c.ownLast) > c.notUnread) },
 	}
 	if req.GetPageToken() != "" {
 		if p.cursor, err = r.resume(ctx, req.GetPageToken(), purposeChats, user, filters.String()); err != nil {

@@ -27,6 +27,7 @@ type listed struct {
 	head          table.Head
 	changedAt     int64 // of the user's row
 	notUnread     int64 // messages that were read, and the user's own after them
+	ownLast       int64 // the last of these
 	joinedVersion int64
 	archived      bool
 }
@@ -97,9 +98,9 @@ func (l *list) add(user string, rows []store.Row) {
 			l.left = append(l.left, u)
 			continue
 		}
-		own, _ := u.OwnUnread()
+		own, last := u.OwnUnread()
 		l.chats = append(l.chats, listed{
-			head: table.Head{ChatID: u.ChatID}, changedAt: u.ChangedAt, notUnread: u.ReadSequence + own,
+			head: table.Head{ChatID: u.ChatID}, changedAt: u.ChangedAt, notUnread: u.ReadSequence + own, ownLast: last,
 			joinedVersion: u.JoinedVersion, archived: u.Archived,
 		})
 	}

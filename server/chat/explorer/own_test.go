@@ -24,7 +24,7 @@ func (w *world) ownMessages(o *op, row table.UserChat) {
 			count, last = count+1, n
 		}
 	}
-	if row.OwnCount != count || row.OwnLast != last {
+	if row.OwnCount != count || row.OwnLast != last || !row.OwnCounted() {
 		w.fail("%v: %d own messages to %d after %d of %s, the row says %d to %d", o, count, last, row.ReadSequence,
 			row.UserID, row.OwnCount, row.OwnLast)
 	}

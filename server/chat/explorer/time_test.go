@@ -180,7 +180,7 @@ func (w *world) own(o *op, before []table.UserChat) {
 			if want.ReadSequence = is.ReadSequence; is.ReadSequence < was.ReadSequence {
 				w.fail("%v: what %s has read goes back from %d to %d", o, was.UserID, was.ReadSequence, is.ReadSequence)
 			}
-			want.OwnCount, want.OwnLast = is.OwnCount, is.OwnLast
+			want.OwnCount, want.OwnLast, want.OwnFrom = is.OwnCount, is.OwnLast, is.ReadSequence
 			w.ownMessages(o, is)
 		default:
 			continue

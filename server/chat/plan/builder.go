@@ -182,8 +182,9 @@ func (b *builder) join(m newMember) table.Membership {
 	own := table.UserChat{
 		UserID: m.user, ChatID: row.ChatID, Role: m.role, History: m.history, JoinedSequence: sequence,
 		JoinedVersion: version,
-		ReadSequence:  sequence, DeliveredSequence: sequence, ChangedAt: b.At, Revision: table.FirstRevision(version),
-		Peer: m.peer,
+		ReadSequence:  sequence, OwnFrom: sequence, DeliveredSequence: sequence, ChangedAt: b.At,
+		Revision: table.FirstRevision(version),
+		Peer:     m.peer,
 	}
 	b.put(table.UserChatKey(m.user, row.ChatID), own.Item())
 	cond := isCounted

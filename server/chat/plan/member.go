@@ -54,11 +54,12 @@ func MarkRead(row table.UserChat, sequence, own, at int64, notifies bool) (table
 	if notifies {
 		cond = people.Unbarred(cond)
 	}
-	row.ReadSequence, row.OwnCount = sequence, own
+	row.ReadSequence, row.OwnFrom, row.OwnCount = sequence, sequence, own
 	if own == 0 {
 		row.OwnLast = 0
 	}
 	row, w := raise(row, at, CondUser, cond, table.AttrReadSequence, sequence)
+	w.Update.Set = append(w.Update.Set, store.Attr{Name: table.AttrOwnFrom, Value: store.Int(sequence)})
 	if own > 0 {
 		w.Update.Set = append(w.Update.Set, store.Attr{Name: table.AttrOwnCount, Value: store.Int(own)})
 	} else {

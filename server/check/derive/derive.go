@@ -221,7 +221,7 @@ func (c *Chat) UserChat(user string) table.UserChat {
 		UserID: user, ChatID: c.Head.ChatID, Role: m.Role, History: c.Row.History, JoinedSequence: m.JoinedSequence,
 		JoinedVersion: m.JoinedVersion,
 		ReadSequence:  m.JoinedSequence, DeliveredSequence: m.JoinedSequence, ChangedAt: c.Head.ChangedAt,
-		OwnCount: c.own[user].count, OwnLast: c.own[user].last,
+		OwnCount: c.own[user].count, OwnLast: c.own[user].last, OwnFrom: m.JoinedSequence,
 		Revision: table.FirstRevision(m.JoinedVersion) + remade, Peer: c.peer(user),
 	}
 }

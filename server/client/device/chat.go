@@ -1,6 +1,7 @@
 package device
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -130,22 +131,39 @@ func (c *chat) head(h *chatv1.ChatHead) {
 	}
 }
 
-// ownUnread is what a state says of the user's own messages that are not read, with those of a later time
-// that are here. If this device has counted some, and they may not all be here, the chat is read again.
-func (c *chat) ownUnread(old, newest *chatv1.MemberState) (count, last int64) {
+// ownUnread is what a state says of the user's own messages after a read position, with those of a later time
+// that are here. If this device has counted some, and they may not all be here, the chat is read again. A
+// state with a lower position counts too many of them: then those that are here count, and at least the last.
+func (c *chat) ownUnread(old, newest *chatv1.MemberState, read int64) (count, last int64) {
 	count, last = newest.GetOwnUnreadCount(), newest.GetOwnSequence()
-	if newest == old {
+	if newest == old && read == newest.GetReadSequence() {
 		return count, last
 	}
-	from := max(last, newest.GetReadSequence())
+	from := max(last, read)
+	if read > newest.GetReadSequence() {
+		count, last = c.ownBetween(read, last)
+	}
+	later, newLast := c.ownBetween(from, math.MaxInt64)
+	if old.GetOwnSequence() > from && (!c.Loaded || c.First > from+1) {
+		c.forgetState()
+	}
+	return count + later, max(last, newLast)
+}
+
+// ownBetween counts the user's messages with sequences above from and up to to that are here, and the last of
+// them. If to is one of them and is not here, it counts alone.
+func (c *chat) ownBetween(from, to int64) (count, last int64) {
+	if to <= from {
+		return 0, 0
+	}
 	i, _ := c.find(from + 1)
 	for _, m := range c.messages[i:] {
-		if m.GetSenderId() == c.m.cfg.UserID {
+		if m.GetSequence() <= to && m.GetSenderId() == c.m.cfg.UserID {
 			count, last = count+1, m.GetSequence()
 		}
 	}
-	if old.GetOwnSequence() > from && (!c.Loaded || c.First > from+1) {
-		c.forgetState()
+	if last != to && to != math.MaxInt64 {
+		return count + 1, to
 	}
 	return count, last
 }
@@ -170,11 +188,12 @@ func (c *chat) state(s *chatv1.MemberState) {
 		(s.GetRevision() == old.GetRevision() && s.GetRevision() > 0)) {
 		newest = old
 	}
-	own, ownLast := c.ownUnread(old, newest)
+	read := max(s.GetReadSequence(), old.GetReadSequence())
+	own, ownLast := c.ownUnread(old, newest, read)
 	c.State = &chatv1.MemberState{
 		OwnUnreadCount:    own,
 		OwnSequence:       ownLast,
-		ReadSequence:      max(s.GetReadSequence(), old.GetReadSequence()),
+		ReadSequence:      read,
 		JoinedSequence:    max(s.GetJoinedSequence(), old.GetJoinedSequence()),
 		DeliveredSequence: max(s.GetDeliveredSequence(), old.GetDeliveredSequence()),
 		PeerReadSequence:  max(s.GetPeerReadSequence(), old.GetPeerReadSequence()),

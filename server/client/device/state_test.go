@@ -270,6 +270,20 @@ func TestOwnMessagesAreNotUnread(t *testing.T) {
 	r.expect("after a mark", fmt.Sprint(v.Unread, v.State.GetOwnUnreadCount()), "0 1")
 }
 
+// A state with a lower read position than the device has does not count for it, and one that is newer than the head
+// hides no message of others.
+func TestOwnMessagesOfAnotherTime(t *testing.T) {
+	r := loaded(t, 3)
+	r.frames(receiptFrame(&chatv1.MemberState{Revision: 5, ReadSequence: 3}))
+	r.frames(receiptFrame(&chatv1.MemberState{Revision: 6, OwnUnreadCount: 2, OwnSequence: 3}))
+	r.frames(messageFrame(4, 5, 4), messageFrame(5, 6, 5))
+	r.expect("unread after what was read", r.view("c").Unread, int64(2))
+
+	r = loaded(t, 3)
+	r.frames(receiptFrame(&chatv1.MemberState{Revision: 5, OwnUnreadCount: 3, OwnSequence: 6}))
+	r.expect("unread before the messages have come", r.view("c").Unread, int64(3))
+}
+
 // How far the other person of a direct chat has read: only marks say so, messages do not. It never goes
 // back, and groups have no other person.
 func TestReadByTheOtherPerson(t *testing.T) {

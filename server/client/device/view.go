@@ -29,7 +29,8 @@ func (m *Machine) View(chatID string) (View, bool) {
 		return View{}, false
 	}
 	v := View{Record: c.Record, Messages: append([]*messagev1.Message(nil), c.messages...)}
-	v.Unread = max(c.Head.GetSequence()-c.State.GetReadSequence()-c.State.GetOwnUnreadCount(), 0)
+	last := max(c.Head.GetSequence(), c.State.GetOwnSequence()) // a state may be newer than the head
+	v.Unread = max(last-c.State.GetReadSequence()-c.State.GetOwnUnreadCount(), 0)
 	v.PeerRead = c.State.GetPeerReadSequence()
 	if c.MembersLoaded {
 		for _, member := range c.Members {

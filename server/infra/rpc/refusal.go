@@ -82,8 +82,10 @@ func (m *Mapping) ownText(err error) string {
 		}
 		text += ": " + why
 	}
-	_, after, _ := strings.Cut(text, ": ")
-	return after
+	if _, after, ok := strings.Cut(text, ": "); ok {
+		return after
+	}
+	return text
 }
 
 // Error returns the refusal as an RPC answers with it: an ErrorInfo with the reason and the metadata, a

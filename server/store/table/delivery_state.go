@@ -39,10 +39,10 @@ type UserChat struct {
 	Peer string
 	// PeerReadSequence is how far Peer has read, as far as that was reported.
 	PeerReadSequence int64
-	// OwnCount is how many of the user's own messages came after ReadSequence, and OwnLast the
-	// sequence of the last of them. A send adds to them without reading the row, and a mark
-	// takes out what it passes. See OwnUnread.
-	OwnCount, OwnLast int64
+	// OwnCount is how many of the user's own messages came after OwnFrom, and OwnLast the sequence
+	// of the last of them. A send adds to them without reading the row. A mark takes out what it
+	// passes, and sets OwnFrom to ReadSequence. See OwnUnread.
+	OwnCount, OwnLast, OwnFrom int64
 }
 
 // Attributes of a user's row that plans test or change.
@@ -56,6 +56,7 @@ const (
 	AttrPeerReadSequence  = "peer_read_sequence"
 	AttrOwnCount          = "own_count"
 	AttrOwnLast           = "own_last"
+	AttrOwnFrom           = "own_from"
 )
 
 const attrPeer = "peer"
@@ -112,7 +113,7 @@ func LeftLogFrom(userID string, row store.Row) UserChat {
 
 // Item returns the row as an item.
 func (u UserChat) Item() store.Item {
-	a := make(attrs, 0, 16)
+	a := make(attrs, 0, 17)
 	a.optBool(AttrArchived, u.Archived)
 	a.int(AttrChangedAt, u.ChangedAt)
 	a.int(AttrDeliveredSequence, u.DeliveredSequence)
@@ -123,6 +124,7 @@ func (u UserChat) Item() store.Item {
 	a.optInt(AttrLeftVersion, u.LeftVersion)
 	a.optInt(AttrMutedUntil, u.MutedUntil)
 	a.optInt(AttrOwnCount, u.OwnCount)
+	a.optInt(AttrOwnFrom, u.OwnFrom)
 	a.optInt(AttrOwnLast, u.OwnLast)
 	a.optStr(attrPeer, u.Peer)
 	a.optInt(AttrPeerReadSequence, u.PeerReadSequence)
@@ -167,6 +169,8 @@ func UserChatFrom(userID, chatID string, it store.Item) UserChat {
 			u.PeerReadSequence = v.Int64()
 		case AttrOwnCount:
 			u.OwnCount = v.Int64()
+		case AttrOwnFrom:
+			u.OwnFrom = v.Int64()
 		case AttrOwnLast:
 			u.OwnLast = v.Int64()
 		case store.ExpiresAtField:
@@ -189,16 +193,24 @@ func known[S ~string](word string, of ...S) S {
 // OwnUnread is the number of the user's own messages after ReadSequence, and the sequence of the
 // last of them: 0 and 0 if there are none. They are not unread.
 func (u UserChat) OwnUnread() (count, last int64) {
-	if u.OwnLast <= u.ReadSequence { // a send of an earlier release raised ReadSequence, and left OwnCount
+	switch {
+	case u.OwnLast <= u.ReadSequence:
 		return 0, 0
+	case !u.OwnCounted(): // too few of them, so that no message of others is missed
+		return 1, u.OwnLast
 	}
 	return u.OwnCount, u.OwnLast
 }
 
-// Unread is the number of messages of others after ReadSequence in a chat that has a number of messages.
+// OwnCounted reports whether OwnCount counts from ReadSequence. It does not where a release without
+// OwnFrom has raised ReadSequence, until the next mark.
+func (u UserChat) OwnCounted() bool { return u.OwnFrom == u.ReadSequence }
+
+// Unread is the number of messages of others after ReadSequence in a chat that has a number of messages. The row may
+// be newer than that number, and count own messages beyond it.
 func (u UserChat) Unread(sequence int64) int64 {
-	own, _ := u.OwnUnread()
-	return max(sequence-u.ReadSequence-own, 0)
+	own, last := u.OwnUnread()
+	return max(max(sequence, last)-u.ReadSequence-own, 0)
 }
 
 // Left reports whether the user is no longer a member.

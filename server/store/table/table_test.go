@@ -134,6 +134,7 @@ func samples() []store.Row {
 			History: SinceJoined, JoinedSequence: 2, JoinedVersion: 5, ReadSequence: 4, DeliveredSequence: 3,
 			MutedUntil: at, Archived: true, LeftVersion: 9, ChangedAt: at, ExpiresAt: at / 1000, Role: Admin,
 			Revision: FirstRevision(5) + 3, Peer: "user_02", PeerReadSequence: 2, OwnCount: 2, OwnLast: 7,
+			OwnFrom: 4,
 		}.Item()),
 		row(LeftKey("user_01", "chat_03"), UserChat{History: SinceJoined, JoinedSequence: 2, JoinedVersion: 5, LeftVersion: 9,
 			ChangedAt: at, ExpiresAt: at / 1000}.Item()),

@@ -39,12 +39,12 @@ const mutants = {
   },
   "chat.js": {
     "the last state stands": ["const newest = stale ? old : s;", "const newest = s;"],
-    "read marks go down": ["readSequence: most(s.readSequence, old?.readSequence ?? 0n)", "readSequence: s.readSequence"],
+    "read marks go down": ["const readSequence = most(s.readSequence, old?.readSequence ?? 0n);", "const { readSequence } = s;"],
     "what the other has read goes down": [
       "peerReadSequence: most(s.peerReadSequence, old?.peerReadSequence ?? 0n)",
       "peerReadSequence: s.peerReadSequence",
     ],
-    "own messages that a state lacks are unread": ["ownUnreadCount++;", ";"],
+    "own messages that a state lacks are unread": ["ownUnreadCount + later.count", "ownUnreadCount"],
     "old answers bring a chat back": ["if (version < left)", "if (false)"],
     "every removal counts": ["if (!c || version > c.record.newest)", "if (true)"],
     "every NOT_A_MEMBER counts": ["if (c.record.newest > newest)", "if (false)"],

@@ -147,7 +147,7 @@ func (m *Model) choose(chatID string) {
 
 // read says that what can be seen has been read.
 func (m *Model) read(v device.View) {
-	if n := len(v.Messages); n > 0 && m.up == 0 {
+	if n := len(v.Messages); n > 0 && m.up == 0 && v.Unread > 0 {
 		m.client.MarkRead(v.ChatID, v.Messages[n-1].GetSequence())
 	}
 }

@@ -37,6 +37,9 @@ func (p *people) Open(id string)                     { p.calls = append(p.calls,
 func (p *people) LoadOlder(id string)                { p.calls = append(p.calls, "older "+id) }
 func (p *people) MarkRead(id string, n int64) {
 	p.calls = append(p.calls, fmt.Sprint("read ", id, " ", n))
+	v := p.views[id]
+	v.Unread = 0
+	p.views[id] = v
 }
 func (p *people) Send(id, content string) string {
 	v := p.views[id]
@@ -120,9 +123,11 @@ func TestScreen(t *testing.T) {
 			"It is a long way from here to there, by foot."),
 		"b": chat("b", "", 10, "Hello"),
 	}}
-	b := p.views["b"]
-	b.Unread = 1
-	p.views["b"] = b
+	for _, id := range []string{"a", "b"} {
+		v := p.views[id]
+		v.Unread = 1
+		p.views[id] = v
+	}
 	m := screen.New(p, "alice", time.UTC)
 	m.Update(tea.WindowSizeMsg{Width: 60, Height: 10})
 	m.Update(screen.Event{Connected: true})

@@ -126,9 +126,10 @@ export class Chat {
     const old = this.record.state;
     const stale = old && (s.revision < old.revision || (s.revision === old.revision && s.revision > 0n));
     const newest = stale ? old : s;
+    const readSequence = most(s.readSequence, old?.readSequence ?? 0n);
     const state = create(MemberStateSchema, {
-      ...this.ownUnread(old, newest),
-      readSequence: most(s.readSequence, old?.readSequence ?? 0n),
+      ...this.ownUnread(old, newest, readSequence),
+      readSequence,
       joinedSequence: most(s.joinedSequence, old?.joinedSequence ?? 0n),
       deliveredSequence: most(s.deliveredSequence, old?.deliveredSequence ?? 0n),
       peerReadSequence: most(s.peerReadSequence, old?.peerReadSequence ?? 0n),
@@ -143,23 +144,37 @@ export class Chat {
   }
 
   /**
-   * What a state says of the user's own messages that are not read, with those of a later time that are here. If this
-   * device has counted some, and they may not all be here, the chat is read again.
+   * What a state says of the user's own messages after a read position, with those of a later time that are here. If this
+   * device has counted some, and they may not all be here, the chat is read again. A state with a lower position counts
+   * too many of them: then those that are here count, and at least the last.
    */
-  private ownUnread(old: MemberState | undefined, newest: MemberState) {
+  private ownUnread(old: MemberState | undefined, newest: MemberState, read: bigint) {
     let { ownUnreadCount, ownSequence } = newest;
-    if (newest === old) return { ownUnreadCount, ownSequence };
-    const from = most(ownSequence, newest.readSequence);
-    let i = this.messages.length;
-    while (i > 0 && this.messages[i - 1]!.sequence > from) i--;
-    for (const m of this.messages.slice(i)) {
-      if (m.senderId !== this.m.cfg.userId) continue;
-      ownUnreadCount++;
-      ownSequence = m.sequence;
+    if (newest === old && read === newest.readSequence) return { ownUnreadCount, ownSequence };
+    const from = most(ownSequence, read);
+    if (read > newest.readSequence) {
+      const passed = this.own(read, ownSequence);
+      // The last one counts even if it is not here.
+      ownUnreadCount = passed.count + (ownSequence > read && passed.last !== ownSequence ? 1n : 0n);
+      if (ownUnreadCount === 0n) ownSequence = 0n;
     }
+    const later = this.own(from);
     const { loaded, first } = this.record;
     if ((old?.ownSequence ?? 0n) > from && (!loaded || first > from + 1n)) this.forgetState();
-    return { ownUnreadCount, ownSequence };
+    return { ownUnreadCount: ownUnreadCount + later.count, ownSequence: most(ownSequence, later.last) };
+  }
+
+  /** The user's messages that are here after a sequence, up to another one. */
+  private own(after: bigint, to?: bigint) {
+    let count = 0n;
+    let last = 0n;
+    for (let i = this.messages.length - 1; i >= 0 && this.messages[i]!.sequence > after; i--) {
+      const { senderId, sequence } = this.messages[i]!;
+      if (senderId !== this.m.cfg.userId || (to !== undefined && sequence > to)) continue;
+      count++;
+      last = most(last, sequence);
+    }
+    return { count, last };
   }
 
   /** Lets the chat wait before it retries. */

@@ -1,6 +1,7 @@
 // A chat as it is shown.
 import type { Chat, ChatHead, MemberState } from "#gen/parley/chat/v1/chat_pb.js";
 import type { Message } from "#gen/parley/message/v1/message_pb.js";
+import { most } from "./chat.js";
 import type { ChatRecord, Member, OutboxEntry, Snapshot } from "./types.js";
 
 /** A chat as a device knows it. What it points to must not be changed. */
@@ -34,7 +35,8 @@ export function viewOf(
   outbox: readonly OutboxEntry[],
 ): ChatView {
   const { chatId, chat, head, state, open, loaded, version, first, hasOlder } = r;
-  const unread = (head?.sequence ?? 0n) - (state?.readSequence ?? 0n) - (state?.ownUnreadCount ?? 0n);
+  const last = most(head?.sequence ?? 0n, state?.ownSequence ?? 0n); // a state may be newer than the head
+  const unread = last - (state?.readSequence ?? 0n) - (state?.ownUnreadCount ?? 0n);
   return {
     chatId,
     chat,
