@@ -1,11 +1,10 @@
 // The chats beside the open one; on a narrow screen one of both.
 import type { Client } from "@parley/client";
-import { useChats, useStatus } from "@parley/client/react";
+import { useStatus } from "@parley/client/react";
 import { useEffect, useState } from "preact/hooks";
 import { Chat } from "./chat";
 import { ChatList } from "./chatlist";
 import type { Failures } from "./failures";
-import { isMuted } from "./format";
 
 export interface AppProps {
   client: Client;
@@ -27,12 +26,7 @@ function useRoute(): string | undefined {
 }
 
 export function App({ client, failures, warning, onSignOut }: AppProps) {
-  const chats = useChats(client);
   const chatId = useRoute();
-  const unread = chats.filter((c) => c.unread > 0n && !isMuted(c) && !c.state?.archived).length;
-  useEffect(() => {
-    document.title = unread ? `(${unread}) Parley` : "Parley";
-  }, [unread]);
   return (
     <main class={chatId ? "app reading" : "app"}>
       <Connection client={client} onSignOut={onSignOut} />

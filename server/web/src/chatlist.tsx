@@ -1,12 +1,14 @@
 // The user's chats, last changed first.
-import type { ChatView, Client } from "@parley/client";
-import { useChats, useStatus } from "@parley/client/react";
-import { useRef, useState } from "preact/hooks";
+import type { Client } from "@parley/client";
+import { useStatus } from "@parley/client/react";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { Account } from "./account";
-import { isMuted, ms, otherOf, recently, titleOf } from "./format";
+import { useChatList } from "./chats";
+import { isMuted, titleOf } from "./format";
 import { Avatar, Icon } from "./icons";
 import { NewChat } from "./newchat";
-import { type Names, useNames } from "./people";
+import { useNames } from "./people";
+import { Rows } from "./rows";
 
 interface Props {
   client: Client;
@@ -15,7 +17,7 @@ interface Props {
 }
 
 export function ChatList({ client, open, onSignOut }: Props) {
-  const all = useChats(client);
+  const all = useChatList(client);
   const { connection } = useStatus(client);
   const [search, setSearch] = useState("");
   const [archived, setArchived] = useState(false);
@@ -24,10 +26,25 @@ export function ChatList({ client, open, onSignOut }: Props) {
   const people = useNames(client);
   const me = client.userId;
   const wanted = search.trim().toLocaleLowerCase();
-  const away = all.filter((c) => c.state?.archived).length;
-  const shown = all.filter((c) =>
-    wanted ? titleOf(c, me, people.name).toLocaleLowerCase().includes(wanted) : !!c.state?.archived === archived,
+  const { name } = people;
+  const found = wanted && name; // names are looked for only then
+  const shown = useMemo(
+    () =>
+      all.filter((c) =>
+        found ? titleOf(c, me, found).toLocaleLowerCase().includes(wanted) : !!c.state?.archived === archived,
+      ),
+    [all, wanted, found, archived],
   );
+  const { away, unread } = useMemo(
+    () => ({
+      away: all.filter((c) => c.state?.archived).length,
+      unread: all.filter((c) => c.unread > 0n && !isMuted(c) && !c.state?.archived).length,
+    }),
+    [all],
+  );
+  useEffect(() => {
+    document.title = unread ? `(${unread}) Parley` : "Parley";
+  }, [unread]);
   return (
     <nav class="chats" aria-label="Chats">
       <header>
@@ -51,7 +68,7 @@ export function ChatList({ client, open, onSignOut }: Props) {
         value={search}
         onInput={(e) => setSearch(e.currentTarget.value)}
       />
-      <Rows chats={shown} me={me} people={people} open={open} />
+      <Rows chats={shown} me={me} people={people} open={open} subject={`${archived} ${wanted}`} />
       {shown.length === 0 && (
         <p class="empty">{wanted ? "No chat has this name." : connection === "live" ? none(archived) : "Loading…"}</p>
       )}
@@ -68,70 +85,3 @@ export function ChatList({ client, open, onSignOut }: Props) {
 
 const none = (archived: boolean) =>
   archived ? "Nothing is archived." : "No chats yet. Begin one with the plus above.";
-
-interface RowsProps {
-  chats: readonly ChatView[];
-  me: string;
-  people: Names;
-  open: string | undefined;
-}
-
-function Rows({ chats, me, people, open }: RowsProps) {
-  const list = useRef<HTMLUListElement>(null);
-  const move = (e: KeyboardEvent) => {
-    const step = e.key === "ArrowDown" ? 1 : e.key === "ArrowUp" ? -1 : 0;
-    if (!step) return;
-    const links = [...list.current!.querySelectorAll("a")];
-    const next = links[links.indexOf(document.activeElement as HTMLAnchorElement) + step];
-    if (next) next.focus();
-    e.preventDefault();
-  };
-  return (
-    <ul ref={list} onKeyDown={move}>
-      {chats.map((c) => (
-        <Row key={c.chatId} chat={c} me={me} people={people} current={c.chatId === open} />
-      ))}
-    </ul>
-  );
-}
-
-interface RowProps {
-  chat: ChatView;
-  me: string;
-  people: Names;
-  current: boolean;
-}
-
-function Row({ chat, me, people, current }: RowProps) {
-  const title = titleOf(chat, me, people.name);
-  const last = chat.head?.lastMessage;
-  const waiting = chat.outbox.at(-1);
-  const sender = !last ? "" : last.senderId === me ? "You: " : chat.chat?.name ? `${people.name(last.senderId)}: ` : "";
-  const at = waiting?.createdAt ?? (ms(last?.createdAt) || ms(chat.head?.changedAt));
-  return (
-    <li>
-      <a href={`#/${chat.chatId}`} aria-current={current ? "page" : undefined} class={chat.unread > 0n ? "unread" : ""}>
-        <Avatar id={otherOf(chat, me) ?? chat.chatId} name={title} />
-        <span class="name">
-          {title}
-          {isMuted(chat) && (
-            <span class="muted">
-              <Icon name="muted" />
-              <span class="spoken"> muted</span>
-            </span>
-          )}
-        </span>
-        <time>{at ? recently(at) : ""}</time>
-        <span class="preview">
-          {waiting ? `You: ${waiting.content}` : last ? sender + last.text : "No messages yet"}
-        </span>
-        {chat.unread > 0n && (
-          <span class="count">
-            {chat.unread > 99n ? "99+" : String(chat.unread)}
-            <span class="spoken"> unread</span>
-          </span>
-        )}
-      </a>
-    </li>
-  );
-}
