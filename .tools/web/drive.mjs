@@ -6,7 +6,7 @@ import { audit } from "./audit/lighthouse.mjs";
 import { away, group, keys, minuteOffline, refused, storageFails, twoPeople } from "./chats.mjs";
 import { codes } from "./codes.mjs";
 import { browser, problems, setUp, shots, tearDown } from "./harness.mjs";
-import { history } from "./history.mjs";
+import { history, leftWhileScrolling } from "./history.mjs";
 import { manyChats } from "./manychats.mjs";
 import { pictures } from "./pictures.mjs";
 import { firstMessage } from "./speed.mjs";
@@ -32,7 +32,7 @@ const seconds = (began) => ((Date.now() - began) / 1000).toFixed(1);
 
 async function oneByOne(people) {
   for (const scenario of [group, away, keys]) await run(scenario, people);
-  const others = [refused, storageFails, pasted, sevenTabs, leaderClosed, leaderFrozen, aloneFrozen, history, manyChats];
+  const others = [refused, storageFails, pasted, sevenTabs, leaderClosed, leaderFrozen, aloneFrozen, history, manyChats, leftWhileScrolling];
   for (const scenario of others) await run(scenario);
 }
 

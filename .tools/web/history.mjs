@@ -106,3 +106,30 @@ function watch(places) {
   window.scrollDown = () => step(() => box.scrollHeight, (shown) => shown.at(-1) === places.length && atEnd());
   window.report = () => ({ seen: count, most, faults });
 }
+
+/** A chat that is opened and left again and again while it scrolls: nothing throws. */
+export async function leftWhileScrolling() {
+  const chatId = await newGroup("hedi", "Left", ["hans"]);
+  for (let n = 0; n < 60; n++) await post("hans", chatId, `message ${n}`);
+  const tab = await signedIn("hedi", undefined, `/#/${chatId}`);
+  await tab.locator(".bubble").first().waitFor();
+  const opened = await tab.evaluate(async (path) => {
+    const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+    let opened = 0;
+    for (let n = 0; n < 40; n++) {
+      location.hash = "";
+      await wait(30);
+      location.hash = path;
+      await wait(20 + n);
+      const box = document.querySelector(".scroller");
+      if (!box) continue;
+      opened++;
+      box.scrollTop = box.scrollHeight / 2;
+      location.hash = ""; // the scroll event comes later
+    }
+    await wait(100);
+    return opened;
+  }, `/${chatId}`);
+  assert.ok(opened > 20, `the chat was open only ${opened} times`);
+  await tab.context().close();
+}

@@ -70,10 +70,10 @@ function Code({ identifier, answer, log, onAgain, onOther, onSignIn }: CodeProps
   const { busy, run, alert } = useChange();
   const field = useRef<HTMLInputElement>(null);
   const early = useEarly(answer);
-  useEffect(() => field.current!.focus(), [answer]);
+  useEffect(() => field.current?.focus(), [answer]);
   const submit = (e: SubmitEvent) => {
     e.preventDefault();
-    const code = field.current!.value.trim();
+    const code = String(new FormData(e.currentTarget as HTMLFormElement).get("code")).trim();
     void run(async () => {
       const { requestId } = answer;
       const device = deviceName(navigator.userAgent);
@@ -93,6 +93,7 @@ function Code({ identifier, answer, log, onAgain, onOther, onSignIn }: CodeProps
       <label for="code">Code for {identifier}</label>
       <input
         id="code"
+        name="code"
         ref={field}
         required
         inputMode="numeric"

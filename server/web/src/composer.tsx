@@ -22,7 +22,7 @@ export function Composer({ draft, onSend }: Props) {
     setText(next);
   };
   useEffect(() => {
-    if (matchMedia("(hover: hover)").matches) field.current!.focus(); // elsewhere it would open a keyboard
+    if (matchMedia("(hover: hover)").matches) field.current?.focus(); // elsewhere it would open a keyboard
   }, []);
   const submit = (e: Event) => {
     e.preventDefault();
@@ -33,7 +33,7 @@ export function Composer({ draft, onSend }: Props) {
       return; // the client has stopped, as the page says; the text stays
     }
     change("");
-    field.current!.focus();
+    field.current?.focus();
   };
   const key = (e: KeyboardEvent) => {
     if (e.key === "Enter" && !e.shiftKey && !e.isComposing) submit(e);

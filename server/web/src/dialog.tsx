@@ -12,12 +12,12 @@ interface Props {
 
 export function Dialog({ title, onClose, children }: Props) {
   const dialog = useRef<HTMLDialogElement>(null);
-  useEffect(() => dialog.current!.showModal(), []);
+  useEffect(() => dialog.current?.showModal(), []);
   return (
     <dialog ref={dialog} onClose={onClose} aria-labelledby="dialog-title">
       <header>
         <h2 id="dialog-title">{title}</h2>
-        <button class="round" aria-label="Close" title="Close" onClick={() => dialog.current!.close()}>
+        <button class="round" aria-label="Close" title="Close" onClick={() => dialog.current?.close()}>
           <Icon name="close" />
         </button>
       </header>

@@ -40,8 +40,7 @@ export function useWindow(client: Client, chat: ChatView, rows: number): Window 
   const from = max(first, to - (end === undefined && stuck ? step * 2n : most) + 1n);
 
   /** Remembers where a message is that stays on the page, to have it there afterwards. */
-  const keep = () => {
-    const box = scroller.current!;
+  const keep = (box: HTMLElement) => {
     const edge = box.getBoundingClientRect().top;
     for (const row of box.querySelectorAll<HTMLElement>("[data-key]")) {
       const { top, bottom: low } = row.getBoundingClientRect();
@@ -52,19 +51,20 @@ export function useWindow(client: Client, chat: ChatView, rows: number): Window 
     }
   };
   const onScroll = () => {
-    const box = scroller.current!;
+    const box = scroller.current;
+    if (!box) return; // a chat that was left may still scroll
     const below = box.scrollHeight - box.scrollTop - box.clientHeight;
     const atEnd = end === undefined && below < bottom;
     if (atEnd !== stuck) {
-      if (!atEnd) keep();
+      if (!atEnd) keep(box);
       setStuck(atEnd);
     }
     if (box.scrollTop < near && from > first && !atEnd) {
-      keep();
+      keep(box);
       const start = max(first, from - step);
       setEnd(start + most - 1n < last ? start + most - 1n : undefined);
     } else if (below < near && end !== undefined) {
-      keep();
+      keep(box);
       const next = min(last, end + step);
       setEnd(next < last ? next : undefined);
     }
@@ -74,7 +74,8 @@ export function useWindow(client: Client, chat: ChatView, rows: number): Window 
     }
   };
   useLayoutEffect(() => {
-    const box = scroller.current!;
+    const box = scroller.current;
+    if (!box) return;
     if (stuck) {
       box.scrollTop = box.scrollHeight;
     } else if (anchor.current) {
@@ -86,7 +87,8 @@ export function useWindow(client: Client, chat: ChatView, rows: number): Window 
   }, [from, to, rows, stuck]);
   useEffect(onScroll, [complete, chat.loaded, from]); // what came may not fill the page
   useEffect(() => {
-    const box = scroller.current!;
+    const box = scroller.current;
+    if (!box) return;
     const watch = new ResizeObserver(() => {
       if (stuck) box.scrollTop = box.scrollHeight;
     });
