@@ -88,14 +88,33 @@ export async function codes() {
   await everywhere(other, ben, sessions);
 }
 
+const question = (tab) => tab.getByRole("dialog", { name: "What is your name?" });
+
+export const staysNameless = (tab) => question(tab).getByRole("button", { name: "Skip" }).click();
+
+/** Somebody without a name is asked for it once, and may skip that. */
+async function askedForName(ann, ben) {
+  await question(ann).waitFor();
+  await accessible(ann, "name");
+  await question(ann).getByLabel("Name").fill("Ann the First");
+  await question(ann).getByRole("button", { name: "Save" }).click();
+  await ann.getByRole("heading", { name: "Ann the First" }).waitFor();
+  await staysNameless(ben);
+  await ben.reload();
+  await live(ben);
+  await ben.waitForTimeout(1000);
+  assert.equal(await question(ben).count(), 0, "the question comes once");
+}
+
 /** Two people with names and handles, who have a chat. */
 async function acquainted() {
   const ann = await visit(desktop);
   await withCode(ann, "Ann@Example.com", "sign-in-code");
-  await called(ann, { Name: "Ann", "About you": "Tea.", "Handle, by which": "@Ann.Tea" }, "account");
-  await ann.getByRole("heading", { name: "Ann" }).waitFor();
   const ben = await visit(phone);
   await withCode(ben, "+49 151 2345678");
+  await askedForName(ann, ben);
+  await called(ann, { Name: "Ann", "About you": "Tea.", "Handle, by which": "@Ann.Tea" }, "account");
+  await ann.getByRole("heading", { name: "Ann" }).waitFor();
   await called(ben, { Name: "Ben", "Handle, by which": "ben.tea" }, "account-phone");
 
   await ann.getByRole("button", { name: "New chat" }).click();

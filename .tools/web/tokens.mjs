@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { createHash, createPrivateKey, randomUUID, sign } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { tokensIn, withCode } from "./codes.mjs";
+import { staysNameless, tokensIn, withCode } from "./codes.mjs";
 import {
   accessible,
   allSent,
@@ -79,6 +79,7 @@ export async function pastedEnds() {
 export async function sessionRenews() {
   const tab = await visit(desktop);
   await withCode(tab, "tia@example.com");
+  await staysNameless(tab);
   const { sub } = JSON.parse(Buffer.from((await tokensIn(tab)).access.split(".")[1], "base64url"));
   const chatId = await newGroup("tilo", "Clock", [sub]);
   const calls = callsOf(tab);

@@ -62,9 +62,16 @@ function Own({ client }: { client: Client }) {
       {profile ? (
         <form onSubmit={submit} onInput={() => setSaved(false)}>
           <label for="display-name">Name</label>
-          <input id="display-name" name="name" maxLength={64} defaultValue={profile.displayName} autocomplete="name" />
+          <input
+            id="display-name"
+            name="name"
+            dir="auto"
+            maxLength={64}
+            defaultValue={profile.displayName}
+            autocomplete="name"
+          />
           <label for="about">About you</label>
-          <textarea id="about" name="about" rows={2} maxLength={512} defaultValue={profile.about} />
+          <textarea id="about" name="about" dir="auto" rows={2} maxLength={512} defaultValue={profile.about} />
           <label for="handle">Handle, by which others find you</label>
           <input
             id="handle"

@@ -71,17 +71,17 @@ function useOnline(): boolean {
 /** How the connection is, when there is something to say. */
 function Connection({ client, onSignOut }: { client: Client; onSignOut: () => void }) {
   const { connection, why } = useStatus(client);
-  const online = useOnline();
+  const away = !useOnline() || connection === "connecting";
   const [late, setLate] = useState(false); // a short wait is not worth a word
   useEffect(() => {
     setLate(false);
-    if (connection !== "connecting") return;
+    if (!away) return;
     const timer = setTimeout(() => setLate(true), 1000);
     return () => clearTimeout(timer);
-  }, [connection]);
+  }, [away]);
   return (
     <div class="connection" role="status" data-connection={connection}>
-      {connection !== "stopped" && (late || !online) && <p>No connection. What you write is kept and sent later.</p>}
+      {connection !== "stopped" && away && late && <p>No connection. What you write is kept and sent later.</p>}
       {connection === "stopped" && (
         <p>
           {reasons[why ?? ""] ?? "You are signed out."} <button onClick={() => client.resume()}>Try again</button>{" "}

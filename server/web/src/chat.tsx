@@ -1,15 +1,16 @@
 // The open chat.
 import { ChatType } from "#gen/parley/chat/v1/chat_pb.js";
 import type { Client } from "@parley/client";
-import { useChat, useRead, useStatus } from "@parley/client/react";
+import { useChat, useStatus } from "@parley/client/react";
 import { useRef, useState } from "preact/hooks";
 import { Composer } from "./composer";
 import { Details } from "./details";
 import type { Failures } from "./failures";
 import { otherOf, titleOf } from "./format";
-import { Icon } from "./icons";
+import { Avatar, Icon } from "./icons";
 import { Messages } from "./messages";
 import { useNames } from "./people";
+import { useReading } from "./unread";
 
 interface Props {
   client: Client;
@@ -26,7 +27,7 @@ export function Chat({ client, chatId, failures }: Props) {
   const [details, setDetails] = useState(false);
   const people = useNames(client);
   const down = useRef<() => void>(() => {});
-  useRead(client, chat);
+  useReading(client, chat);
   if (!chat?.chat) {
     return (
       <section class="nothing" aria-label="No chat">
@@ -44,11 +45,12 @@ export function Chat({ client, chatId, failures }: Props) {
         <a class="round back" href="#" aria-label="Back to the chats">
           <Icon name="back" />
         </a>
+        <Avatar id={other ?? chatId} name={title} />
         <h1>
-          {title}
+          <span dir="auto">{title}</span>
           <small>{group ? `${chat.chat.memberCount} members` : other && people.mark(other)}</small>
         </h1>
-        <button class="round" aria-label="About this chat" title="About this chat" onClick={() => setDetails(true)}>
+        <button class="round" aria-label={`About ${title}`} title={`About ${title}`} onClick={() => setDetails(true)}>
           <Icon name="more" />
         </button>
       </header>

@@ -9,6 +9,7 @@ import { Avatar, Icon } from "./icons";
 import { NewChat } from "./newchat";
 import { useNames } from "./people";
 import { Rows } from "./rows";
+import { unreadOf, useVisible } from "./unread";
 
 interface Props {
   client: Client;
@@ -35,12 +36,11 @@ export function ChatList({ client, open, onSignOut }: Props) {
       ),
     [all, wanted, found, archived],
   );
-  const { away, unread } = useMemo(
-    () => ({
-      away: all.filter((c) => c.state?.archived).length,
-      unread: all.filter((c) => c.unread > 0n && !isMuted(c) && !c.state?.archived).length,
-    }),
-    [all],
+  const reading = useVisible() ? open : undefined;
+  const away = useMemo(() => all.filter((c) => c.state?.archived).length, [all]);
+  const unread = useMemo(
+    () => all.filter((c) => unreadOf(client, c, reading) > 0n && !isMuted(c) && !c.state?.archived).length,
+    [all, reading],
   );
   useEffect(() => {
     document.title = unread ? `(${unread}) Parley` : "Parley";
@@ -49,7 +49,7 @@ export function ChatList({ client, open, onSignOut }: Props) {
     <nav class="chats" aria-label="Chats">
       <header>
         <h1>
-          <Avatar id={me} name={people.name(me)} /> {people.name(me)}
+          <Avatar id={me} name={people.name(me)} /> <span dir="auto">{people.name(me)}</span>
         </h1>
         <button class="round" aria-label="Your account" title="Your account" onClick={() => setAccount(true)}>
           <Icon name="person" />
@@ -63,12 +63,20 @@ export function ChatList({ client, open, onSignOut }: Props) {
       </header>
       <input
         type="search"
+        dir="auto"
         aria-label="Search chats by name"
         placeholder="Search"
         value={search}
         onInput={(e) => setSearch(e.currentTarget.value)}
       />
-      <Rows chats={shown} me={me} people={people} open={open} subject={`${archived} ${wanted}`} />
+      <Rows
+        client={client}
+        chats={shown}
+        people={people}
+        open={open}
+        reading={reading}
+        subject={`${archived} ${wanted}`}
+      />
       {shown.length === 0 && (
         <p class="empty">{wanted ? "No chat has this name." : connection === "live" ? none(archived) : "Loading…"}</p>
       )}

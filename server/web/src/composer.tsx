@@ -45,6 +45,7 @@ export function Composer({ draft, onSend }: Props) {
         <textarea
           ref={field}
           rows={1}
+          dir="auto"
           aria-label="Message"
           placeholder="Message"
           value={text}

@@ -1,8 +1,9 @@
 // What a chat is: its name and members, and what the user may do about it.
 import { MemberRole } from "#gen/parley/chat/v1/chat_pb.js";
 import type { ChatView, Client, Member } from "@parley/client";
+import { useProfiles } from "@parley/client/react";
 import { Dialog, useChange } from "./dialog";
-import { isMuted, titleOf } from "./format";
+import { isMuted, ms, otherOf, shortDay, titleOf } from "./format";
 import { Avatar } from "./icons";
 import { findPeople, peopleHint, useNames } from "./people";
 
@@ -31,6 +32,7 @@ export function Details({ client, chat, group, onClose }: Props) {
   };
   return (
     <Dialog title={titleOf(chat, client.userId, name)} onClose={onClose}>
+      <About client={client} chat={chat} />
       {group && leads && <Rename client={client} chat={chat} />}
       <p class="row">
         <button
@@ -60,6 +62,28 @@ export function Details({ client, chat, group, onClose }: Props) {
   );
 }
 
+/** The person or the group, as far as others see it. */
+function About({ client, chat }: { client: Client; chat: ChatView }) {
+  const profile = useProfiles(client);
+  const { name, mark } = useNames(client);
+  const other = otherOf(chat, client.userId);
+  const began = ms(chat.chat?.createdAt);
+  return (
+    <div class="about">
+      <Avatar id={other ?? chat.chatId} name={titleOf(chat, client.userId, name)} />
+      {other ? (
+        <p>
+          <span dir="auto">{mark(other)}</span> <span dir="auto">{profile(other)?.about}</span>
+        </p>
+      ) : (
+        <p>
+          <span>{chat.chat?.memberCount} members</span> <span>{began > 0 && `since ${shortDay(began)}`}</span>
+        </p>
+      )}
+    </div>
+  );
+}
+
 function Rename({ client, chat }: { client: Client; chat: ChatView }) {
   const { busy, run, alert } = useChange();
   const submit = (e: SubmitEvent) => {
@@ -71,7 +95,15 @@ function Rename({ client, chat }: { client: Client; chat: ChatView }) {
     <form onSubmit={submit}>
       <label for="chat-name">Name</label>
       <p class="row">
-        <input id="chat-name" name="name" required maxLength={128} defaultValue={chat.chat!.name} autocomplete="off" />
+        <input
+          id="chat-name"
+          name="name"
+          dir="auto"
+          required
+          maxLength={128}
+          defaultValue={chat.chat?.name}
+          autocomplete="off"
+        />
         <button disabled={busy}>Rename</button>
       </p>
       {alert}
@@ -101,10 +133,10 @@ function Members({ client, chat, role }: { client: Client; chat: ChatView; role:
           <li key={m.userId}>
             <Avatar id={m.userId} name={people.name(m.userId)} />
             <span class="name">
-              {people.name(m.userId)}
+              <bdi>{people.name(m.userId)}</bdi>
               {m.userId === me && " (you)"}
               {people.mark(m.userId) && " "}
-              {people.mark(m.userId) && <small>{people.mark(m.userId)}</small>}
+              {people.mark(m.userId) && <small dir="auto">{people.mark(m.userId)}</small>}
               {roles[m.role] && " "}
               {roles[m.role] && <small>{roles[m.role]}</small>}
             </span>
@@ -151,6 +183,7 @@ function Add({ client, chat, owner }: { client: Client; chat: ChatView; owner: b
         <input
           id="new-member"
           name="user"
+          dir="auto"
           required
           pattern="\s*[^\s,]+\s*"
           aria-describedby="new-member-hint"

@@ -16,7 +16,7 @@ export function Dialog({ title, onClose, children }: Props) {
   return (
     <dialog ref={dialog} onClose={onClose} aria-labelledby="dialog-title">
       <header>
-        <h2 id="dialog-title">{title}</h2>
+        <h2 id="dialog-title" dir="auto">{title}</h2>
         <button class="round" aria-label="Close" title="Close" onClick={() => dialog.current?.close()}>
           <Icon name="close" />
         </button>

@@ -7,6 +7,7 @@ import type { ChatView } from "@parley/client";
 const timeOfDay = new Intl.DateTimeFormat(undefined, { hour: "numeric", minute: "2-digit" });
 const weekday = new Intl.DateTimeFormat(undefined, { weekday: "short" });
 const shortDate = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+const dateOnly = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
 const longDate = new Intl.DateTimeFormat(undefined, {
   weekday: "long",
   day: "numeric",
@@ -14,6 +15,8 @@ const longDate = new Intl.DateTimeFormat(undefined, {
   year: "numeric",
 });
 const day = 86_400_000;
+
+export const shortDay = (ms: number) => dateOnly.format(ms);
 
 const midnight = (ms: number) => new Date(ms).setHours(0, 0, 0, 0);
 
@@ -48,12 +51,44 @@ export function titleOf(view: ChatView, me: string, name: (userId: string) => st
 
 export const isMuted = ({ state }: ChatView, now = Date.now()) => ms(state?.mutedUntil) > now;
 
+// Firefox has it from version 125 on; code points go for it there.
+const segmenter = "Segmenter" in Intl ? new Intl.Segmenter() : undefined;
+
+/** The characters of a text as people count them. */
+export const graphemes = (text: string): string[] =>
+  segmenter ? Array.from(segmenter.segment(text), (s) => s.segment) : [...text];
+
+const preview = 100; // characters
+const cut = 128; // bytes of a message that the server has in the list
+
+/** The beginning of a message in one line. The last character of what the server has cut may be a part of one. */
+export function beginning(text: string): string {
+  const long = new TextEncoder().encode(text).length > cut - 4;
+  const all = graphemes(text.slice(0, 2048).replace(/\s+/g, " ").trim());
+  if (all.length <= preview && !long) return all.join("");
+  return `${all.slice(0, Math.min(preview, all.length - 1)).join("").trimEnd()}…`;
+}
+
+/** The first letters of the first and the last word of a name. */
+export function initials(name: string): string {
+  const words = name.split(/[\s_-]+/).filter((word) => /[\p{L}\p{N}]/u.test(word));
+  const firsts = [words[0], words.length > 1 ? words.at(-1) : ""].map((word) => graphemes(word ?? "")[0] ?? "");
+  return firsts.join("").toUpperCase() || graphemes(name.trim())[0] || "?";
+}
+
 export interface Part {
   text: string;
   href?: string;
 }
 
-const address = /https?:\/\/[^\s<>"]+/g;
+// With bounds as in RFC 5321: without them a long word takes time in the square of its length.
+const mail = /[\p{L}\p{N}._%+-]{1,64}@[\p{L}\p{N}-]{1,63}(?:\.[\p{L}\p{N}-]{1,63}){1,8}/u;
+const address = new RegExp(`https?://[^\\s<>"]+|(?<![\\p{L}\\p{N}@./-])www\\.[^\\s<>"]+|${mail.source}`, "giu");
+
+function hrefOf(link: string): string | undefined {
+  const href = /^https?:/i.test(link) ? link : /^www\./i.test(link) ? `https://${link}` : `mailto:${link}`;
+  return URL.canParse(href) && !/^www\.[^.]*$/i.test(link) ? href : undefined;
+}
 
 /** A text with its links; what ends a sentence is no part of a link. */
 export function partsOf(text: string): Part[] {
@@ -62,9 +97,10 @@ export function partsOf(text: string): Part[] {
   for (const { 0: found, index } of text.matchAll(address)) {
     let link = found.replace(/[.,;:!?'*]+$/, "");
     if (link.endsWith(")") && !link.includes("(")) link = link.slice(0, -1);
-    if (!URL.canParse(link)) continue;
+    const href = hrefOf(link);
+    if (!href) continue;
     if (index > at) parts.push({ text: text.slice(at, index) });
-    parts.push({ text: link, href: link });
+    parts.push({ text: link, href });
     at = index + link.length;
   }
   if (at < text.length) parts.push({ text: text.slice(at) });

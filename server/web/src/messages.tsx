@@ -1,10 +1,11 @@
 // The messages of a chat, and those of the user that are on their way.
 import type { ChatView, Client } from "@parley/client";
 import type { RefObject } from "preact";
-import { useState } from "preact/hooks";
+import { memo } from "preact/compat";
+import { useRef, useState } from "preact/hooks";
 import type { Failure, Failures } from "./failures";
 import { clock, dayLine, ms, partsOf, refusalText, sameDay } from "./format";
-import { Icon } from "./icons";
+import { Avatar, Icon } from "./icons";
 import { useWindow } from "./window";
 
 const together = 5 * 60_000; // messages of one sender under one name
@@ -71,9 +72,12 @@ export function Messages({ client, chat, group, name, failures, failed, down }: 
   const newest = atLast ? lines.findLast((l) => l.sender === me) : undefined;
   const firstNew = lines.find((l) => l.sequence !== undefined && l.sequence > readTo && l.sender !== me)?.sequence;
   const opened = readTo > 0n && firstNew === readTo + 1n ? firstNew : undefined;
+  const seen = useRef(last); // when the end was shown last
+  if (view.atEnd) seen.current = last;
+  const below = last - seen.current;
   down.current = view.toEnd;
   return (
-    <div class="log">
+    <div class={group ? "log group" : "log"}>
       {/* It scrolls, so it can be reached by keyboard. */}
       <div ref={view.scroller} class="scroller" tabIndex={0} role="log" aria-label="Messages" onScroll={view.onScroll}>
         {chat.hasOlder && <p class="older">Loading older messages…</p>}
@@ -82,12 +86,21 @@ export function Messages({ client, chat, group, name, failures, failed, down }: 
           {lines.map((line, i) => {
             const before = lines[i - 1];
             const day = !before || !sameDay(before.at, line.at);
-            const named = day || before.sender !== line.sender || line.at - before.at > together;
+            const first = day || before.sender !== line.sender || line.at - before.at > together;
+            const mine = line.sender === me;
             return (
-              <li key={line.key} data-key={line.key} class={line.sender === me ? "mine" : "theirs"}>
+              <li key={line.key} data-key={line.key} class={`${mine ? "mine" : "theirs"}${first ? " first" : ""}`}>
                 {day && <p class="day">{dayLine(line.at)}</p>}
                 {line.sequence !== undefined && line.sequence === opened && <p class="new">New messages</p>}
-                <Bubble line={line} mine={line.sender === me} sender={name(line.sender)} named={named && group} />
+                <Bubble
+                  at={line.at}
+                  text={line.text}
+                  state={line.state}
+                  sender={line.sender}
+                  mine={mine}
+                  name={mine ? "You" : name(line.sender)}
+                  named={first && group && !mine}
+                />
                 {line.failure && <Refused client={client} failures={failures} failure={line.failure} />}
               </li>
             );
@@ -101,7 +114,7 @@ export function Messages({ client, chat, group, name, failures, failed, down }: 
       {!view.atEnd && (
         <button class="round down" aria-label="To the last message" title="To the last message" onClick={view.toEnd}>
           <Icon name="down" />
-          {chat.unread > 0n && <span class="count">{String(chat.unread)}</span>}
+          {below > 0n && <span class="count">{String(below)}</span>}
         </button>
       )}
     </div>
@@ -109,17 +122,27 @@ export function Messages({ client, chat, group, name, failures, failed, down }: 
 }
 
 interface BubbleProps {
-  line: Line;
-  mine: boolean;
+  at: number;
+  text: string;
+  state: Line["state"];
   sender: string;
+  mine: boolean;
+  name: string;
+  /** The first of some that the sender wrote in a group. */
   named: boolean;
 }
 
-function Bubble({ line, mine, sender, named }: BubbleProps) {
-  const { at, text, state } = line;
-  return (
-    <div class={`bubble ${state}`}>
-      {mine || !named ? <span class="spoken">{mine ? "You" : sender}: </span> : <strong>{sender}</strong>}
+const Bubble = memo(({ at, text, state, sender, mine, name, named }: BubbleProps) => (
+  <div class={`bubble ${state}`}>
+    {named && <Avatar id={sender} name={name} />}
+    {named ? (
+      <strong>
+        <bdi>{name}</bdi>
+      </strong>
+    ) : (
+      <span class="spoken">{name}: </span>
+    )}
+    <div class="body" dir="auto">
       <span class="text">
         {partsOf(text).map(({ text: t, href }) =>
           href ? (
@@ -131,17 +154,17 @@ function Bubble({ line, mine, sender, named }: BubbleProps) {
           ),
         )}
       </span>
-      <small>
+      <small dir="ltr">
         <time dateTime={new Date(at).toISOString()}>{clock(at)}</time>
         {mine && (
-          <span class={state === "read" ? "read" : "state"} aria-live="off">
-            {states[state]}
+          <span class={state === "read" ? "read" : "state"} role="img" aria-label={states[state]} title={states[state]}>
+            <Icon name={state} />
           </span>
         )}
       </small>
     </div>
-  );
-}
+  </div>
+));
 
 function Refused({ client, failures, failure }: { client: Client; failures: Failures; failure: Failure }) {
   const { entry, reason } = failure;

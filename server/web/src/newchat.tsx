@@ -35,13 +35,14 @@ export function NewChat({ client, onClose }: { client: Client; onClose: () => vo
         {group && (
           <>
             <label for="group-name">Name of the group</label>
-            <input id="group-name" name="name" required maxLength={128} autocomplete="off" />
+            <input id="group-name" name="name" dir="auto" required maxLength={128} autocomplete="off" />
           </>
         )}
         <label for="people">{group ? "People, with commas between them" : "Person"}</label>
         <input
           id="people"
           name="people"
+          dir="auto"
           required
           autofocus
           autocomplete="off"

@@ -1,11 +1,12 @@
 // Who is here: the page to sign in, or the chats of who has.
 import { Client } from "@parley/client";
 import { useStatus } from "@parley/client/react";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useState } from "preact/hooks";
 import { App } from "./app";
 import { forgetDrafts } from "./composer";
 import { Dialog } from "./dialog";
 import { Failures } from "./failures";
+import { AskName } from "./name";
 import { endingOf, recall, remember, type Remembered, ways } from "./session";
 import { SignIn } from "./signin";
 import { signOut } from "./signout";
@@ -38,7 +39,7 @@ function Signed({ who, onEnd }: SignedProps) {
   const session = useMemo(() => ways[who.way]!.session(who), [who]);
   const failures = useMemo(() => new Failures(), [who]);
   const [client, setClient] = useState<Client>();
-  useEffect(() => {
+  useLayoutEffect(() => {
     const { userId, token } = session;
     const c = new Client({ userId, token, pageSize: 50, onSendFailed: (entry, reason) => failures.add(entry, reason) });
     setClient(c.start());
@@ -89,6 +90,7 @@ function Here({ client, who, failures, warning, onSignOut, onEnd }: HereProps) {
   return (
     <>
       <App client={client} failures={failures} warning={warning} onSignOut={ask} />
+      {ways[who.way]?.asksName && <AskName client={client} />}
       {asking && (
         <Unsent
           count={client.unsent}

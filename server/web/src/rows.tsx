@@ -1,24 +1,29 @@
 // The rows of the list of chats. Only those around the ones in sight are on the page.
-import type { ChatView } from "@parley/client";
+import { ChatType } from "#gen/parley/chat/v1/chat_pb.js";
+import type { ChatView, Client } from "@parley/client";
 import { memo } from "preact/compat";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { isMuted, ms, otherOf, recently, titleOf } from "./format";
+import { beginning, isMuted, ms, otherOf, recently, titleOf } from "./format";
 import { Avatar, Icon } from "./icons";
 import type { Names } from "./people";
 import { useRowWindow } from "./rowwindow";
+import { unreadOf } from "./unread";
 
 const page = 10; // rows that a key goes up or down by
 
 interface RowsProps {
+  client: Client;
   chats: readonly ChatView[];
-  me: string;
   people: Names;
   open: string | undefined;
+  /** The open chat, while the page is looked at. */
+  reading: string | undefined;
   /** What the chats were chosen by. */
   subject: string;
 }
 
-export function Rows({ chats, me, people, open, subject }: RowsProps) {
+export function Rows({ client, chats, people, open, reading, subject }: RowsProps) {
+  const me = client.userId;
   const ids = useMemo(() => chats.map((c) => c.chatId), [chats]);
   const view = useRowWindow(ids, subject);
   const keys = useRowKeys(ids, open);
@@ -26,6 +31,8 @@ export function Rows({ chats, me, people, open, subject }: RowsProps) {
   const shown = new Set(ids.slice(view.from, view.to).map((_, i) => view.from + i));
   if (ids.length > 0) shown.add(keys.stop); // Tab leads to it from anywhere
   const indexes = [...shown].sort((a, b) => a - b);
+  const titles = new Map(indexes.map((i) => [ids[i]!, titleOf(chats[i]!, me, people.name)]));
+  const twins = useTwins(titles);
   return (
     <div ref={view.scroller} class="rows" onScroll={view.onScroll}>
       <ul
@@ -38,13 +45,16 @@ export function Rows({ chats, me, people, open, subject }: RowsProps) {
         {indexes.map((i) => {
           const chat = chats[i]!;
           const sender = chat.head?.lastMessage?.senderId;
+          const title = titles.get(chat.chatId)!;
           return (
             <Row
               key={chat.chatId}
               chat={chat}
               me={me}
-              title={titleOf(chat, me, people.name)}
-              sender={sender && sender !== me && chat.chat?.name ? people.name(sender) : ""}
+              title={title}
+              mark={twins.has(title) ? markOf(chat, me, people) : ""}
+              sender={sender && sender !== me && chat.chat?.name ? firstWord(people.name(sender)) : ""}
+              unread={unreadOf(client, chat, reading)}
               muted={isMuted(chat)}
               today={today}
               current={chat.chatId === open}
@@ -57,6 +67,27 @@ export function Rows({ chats, me, people, open, subject }: RowsProps) {
       </ul>
     </div>
   );
+}
+
+const firstWord = (name: string) => name.trim().split(/\s/)[0] || name;
+
+/** The titles that more than one chat has, of those that are or were on the page. */
+function useTwins(titles: ReadonlyMap<string, string>): ReadonlySet<string> {
+  const [owners] = useState(() => new Map<string, string>());
+  const [twins] = useState(() => new Set<string>());
+  for (const [chatId, title] of titles) {
+    const owner = owners.get(title) ?? chatId;
+    owners.set(title, owner);
+    if (owner !== chatId) twins.add(title);
+  }
+  return twins;
+}
+
+/** What no other chat of the same title has. */
+function markOf(view: ChatView, me: string, people: Names): string {
+  const { chat, chatId } = view;
+  if (chat?.type !== ChatType.GROUP) return people.mark(otherOf(view, me) ?? "");
+  return `#${chatId.slice(-4)}`;
 }
 
 /** One row takes the focus by Tab; other keys move on from it. Rows that change places keep the focus. */
@@ -72,9 +103,11 @@ function useRowKeys(ids: readonly string[], open: string | undefined) {
   const focused = [...links()].find((a) => a === document.activeElement)?.dataset.chat;
   const place = useRef(stop);
   useLayoutEffect(() => {
-    const moved = focused !== undefined && document.activeElement === document.body; // a node that moves loses the focus
-    const id = next.current ?? (moved ? (ids.includes(focused) ? focused : ids[Math.min(place.current, ids.length - 1)]) : "");
-    if (id) [...links()].find((a) => a.dataset.chat === id)?.focus({ preventScroll: moved && !next.current });
+    const lost = focused !== undefined && document.activeElement === document.body; // as each node that moves
+    const neighbour = ids[Math.min(place.current, ids.length - 1)];
+    const id = next.current ?? (lost ? (ids.includes(focused) ? focused : neighbour) : undefined);
+    const link = [...links()].find((a) => a.dataset.chat === id);
+    link?.focus({ preventScroll: next.current === undefined });
     next.current = undefined;
     place.current = stop;
   });
@@ -105,6 +138,9 @@ interface RowProps {
   chat: ChatView;
   me: string;
   title: string;
+  /** Tells it from another chat with this title; empty if there is none. */
+  mark: string;
+  unread: bigint;
   /** Of the last message, if that needs to be said. */
   sender: string;
   muted: boolean;
@@ -117,10 +153,12 @@ interface RowProps {
   count: number;
 }
 
-const Row = memo(({ chat, me, title, sender, muted, current, stop, index, count }: RowProps) => {
+const Row = memo((props: RowProps) => {
+  const { chat, me, title, mark, unread, sender, muted, current, stop, index, count } = props;
   const last = chat.head?.lastMessage;
   const waiting = chat.outbox.at(-1);
-  const by = waiting || last?.senderId === me ? "You: " : sender && `${sender}: `;
+  const text = waiting?.content ?? last?.text;
+  const by = waiting || last?.senderId === me ? "You" : sender;
   const at = waiting?.createdAt ?? (ms(last?.createdAt) || ms(chat.head?.changedAt));
   return (
     <li aria-setsize={count} aria-posinset={index + 1} style={{ top: `calc(${index} * var(--row))` }}>
@@ -128,12 +166,14 @@ const Row = memo(({ chat, me, title, sender, muted, current, stop, index, count 
         href={`#/${chat.chatId}`}
         data-chat={chat.chatId}
         tabIndex={stop ? 0 : -1}
+        title={mark ? `${title} ${mark}` : undefined}
         aria-current={current ? "page" : undefined}
-        class={chat.unread > 0n ? "unread" : ""}
+        class={unread > 0n ? "unread" : ""}
       >
         <Avatar id={otherOf(chat, me) ?? chat.chatId} name={title} />
         <span class="name">
-          {title}
+          <span dir="auto">{title}</span>
+          {mark && <small dir="auto">{mark}</small>}
           {muted && (
             <span class="muted">
               <Icon name="muted" />
@@ -142,10 +182,18 @@ const Row = memo(({ chat, me, title, sender, muted, current, stop, index, count 
           )}
         </span>
         <time>{at ? recently(at) : ""}</time>
-        <span class="preview">{waiting ? by + waiting.content : last ? by + last.text : "No messages yet"}</span>
-        {chat.unread > 0n && (
+        <span class="preview">
+          {text !== undefined && by && (
+            <span class="by">
+              <bdi>{by}</bdi>
+              <span>:&nbsp;</span>
+            </span>
+          )}
+          <span dir="auto">{text === undefined ? "No messages yet" : beginning(text)}</span>
+        </span>
+        {unread > 0n && (
           <span class="count">
-            {chat.unread > 99n ? "99+" : String(chat.unread)}
+            {unread > 99n ? "99+" : String(unread)}
             <span class="spoken"> unread</span>
           </span>
         )}

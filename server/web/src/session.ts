@@ -38,6 +38,8 @@ export interface Way {
   offered(config: Config): boolean;
   /** A new tab starts as who signed in this way last. */
   lasts: boolean;
+  /** Its users have ids that a server made: a user without a name is asked for one. */
+  asksName?: boolean;
   /** The session of who has signed in this way, now or before a reload. */
   session(who: Remembered): Session;
   /** Whether there may be a session after a reload, if not always. */
@@ -67,6 +69,7 @@ const demo: Way = {
 const code: Way = {
   offered: ({ codes }) => codes === "any" || codes === "email",
   lasts: true,
+  asksName: true,
   session: ({ userId, secret = "" }) => ({ userId, token: tokensOf(secret) }),
   alive: ({ secret = "" }) => hasTokens(secret),
   signOut: ({ api: { auth } }, everywhere) =>
