@@ -5,9 +5,9 @@ import { useEffect, useState } from "preact/hooks";
 // Sorting thousands of chats takes milliseconds, and a message that is sent is several changes: they are gathered for
 // some of the times that the last sorting took, and all sorting takes a part of the time.
 const gather = 5;
-const pause = 50;
+const pause = 100;
 
-/** The user's chats, last changed first. Few chats are up to date at once, many are some tenths of a second behind. */
+/** The user's chats, last changed first. Few chats are up to date at once; ten thousand may be a second behind. */
 export function useChatList(client: Client): readonly ChatView[] {
   const [chats, setChats] = useState<readonly ChatView[]>([]);
   useEffect(() => {

@@ -24,7 +24,7 @@ interface RowsProps {
 
 export function Rows({ client, chats, people, open, reading, subject }: RowsProps) {
   const me = client.userId;
-  const ids = useMemo(() => chats.map((c) => c.chatId), [chats]);
+  const ids = useIds(chats);
   const view = useRowWindow(ids, subject);
   const keys = useRowKeys(ids, open);
   const today = new Date().setHours(0, 0, 0, 0);
@@ -67,6 +67,16 @@ export function Rows({ client, chats, people, open, reading, subject }: RowsProp
       </ul>
     </div>
   );
+}
+
+/** The ids of the chats in order, the same list until the order changes: a new one has the page laid out. */
+function useIds(chats: readonly ChatView[]): readonly string[] {
+  const ids = useRef<readonly string[]>([]);
+  return useMemo(() => {
+    const same = chats.length === ids.current.length && chats.every((c, i) => c.chatId === ids.current[i]);
+    if (!same) ids.current = chats.map((c) => c.chatId);
+    return ids.current;
+  }, [chats]);
 }
 
 const firstWord = (name: string) => name.trim().split(/\s/)[0] || name;
