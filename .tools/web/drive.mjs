@@ -9,7 +9,7 @@ import { browser, problems, setUp, shots, tearDown } from "./harness.mjs";
 import { history, leftWhileScrolling } from "./history.mjs";
 import { manyChats } from "./manychats.mjs";
 import { pictures } from "./pictures.mjs";
-import { nothingFlickers, rowsOfPeople, skeletonAndDrop, textsOfPeople } from "./shown.mjs";
+import { newLine, nothingFlickers, rowsOfPeople, skeletonAndDrop, textsOfPeople } from "./shown.mjs";
 import { firstMessage } from "./speed.mjs";
 import { aloneFrozen, idle, leaderClosed, leaderFrozen, sevenTabs } from "./tabs.mjs";
 import { pasted, pastedEnds, sessionRenews } from "./tokens.mjs";
@@ -33,7 +33,10 @@ const seconds = (began) => ((Date.now() - began) / 1000).toFixed(1);
 
 async function oneByOne(people) {
   for (const scenario of [group, away, keys]) await run(scenario, people);
-  const others = [refused, storageFails, pasted, sevenTabs, leaderClosed, leaderFrozen, aloneFrozen, history, manyChats, leftWhileScrolling, for, const, scenario, of, others, await, run, scenario, long, looks, textsOfPeople, rowsOfPeople, nothingFlickers, skeletonAndDrop, tabs];
+  const tabs = [refused, storageFails, pasted, sevenTabs, leaderClosed, leaderFrozen, aloneFrozen];
+  const long = [history, leftWhileScrolling, manyChats];
+  const looks = [textsOfPeople, rowsOfPeople, newLine, nothingFlickers, skeletonAndDrop];
+  for (const scenario of [...tabs, ...long, ...looks]) await run(scenario);
 }
 
 async function all() {

@@ -163,3 +163,20 @@ export async function skeletonAndDrop() {
   assert.deepEqual(refused, [true, true]);
   await page.context().close();
 }
+
+/** What came after an own message that followed what was read is new, and what the own message did not see is unread. */
+export async function newLine() {
+  const chatId = await direct("nina", "noel");
+  await post("noel", chatId, "was read");
+  await rest("nina", "POST", `/chats/${chatId}/read`, { sequence: 1 });
+  await post("nina", chatId, "own answer");
+  await post("noel", chatId, "came later");
+  await post("nina", chatId, "written before it came");
+  const { overview } = await rest("nina", "GET", `/chats/${chatId}`);
+  assert.deepEqual([overview.state.readSequence, overview.state.unreadCount], ["1", "1"]);
+  const tab = await signedIn("nina", desktop, `/#/${chatId}`);
+  const top = async (text) => (await tab.getByText(text, { exact: true }).last().boundingBox()).y;
+  await tab.getByText("New messages", { exact: true }).waitFor();
+  const order = await Promise.all(["own answer", "New messages", "came later"].map(top));
+  assert.deepEqual(order, [...order].sort((a, b) => a - b), "the line is before the first new message");
+}

@@ -71,7 +71,9 @@ export function Messages({ client, chat, group, name, failures, failed, down }: 
   const lines = linesOf(chat, me, failed, view.from, view.to, atLast);
   const newest = atLast ? lines.findLast((l) => l.sender === me) : undefined;
   const firstNew = lines.find((l) => l.sequence !== undefined && l.sequence > readTo && l.sender !== me)?.sequence;
-  const opened = readTo > 0n && firstNew === readTo + 1n ? firstNew : undefined;
+  // Unless messages between are not in sight; own ones may be among them.
+  const whole = (lines.find((l) => l.sequence !== undefined)?.sequence ?? 0n) <= readTo + 1n;
+  const opened = readTo > 0n && whole ? firstNew : undefined;
   const seen = useRef(last); // when the end was shown last
   if (view.atEnd) seen.current = last;
   const below = last - seen.current;
