@@ -80,10 +80,10 @@ async function flush() {
 async function follow() {
   for (let wait = 100; ; wait = Math.min(2 * wait, 1000)) {
     try {
-      const known = chatId === "" ? [] : [{ chatId, version: own }];
+      const knownChats = chatId === "" ? [] : [{ chatId, version: own }];
       let stream = "";
       let position = 0n;
-      for await (const batch of delivery.subscribe({ token, known })) {
+      for await (const batch of delivery.subscribe({ token, knownChats })) {
         position = batch.firstPosition + BigInt(batch.frames.length) - 1n;
         for (const frame of batch.frames) {
           switch (frame.body.case) {
@@ -124,7 +124,7 @@ element("sign-in").addEventListener("submit", (event) => {
 element("create").addEventListener("click", async () => {
   const request = create(CreateChatRequestSchema, { type: ChatType.GROUP, name: "Tea", memberIds: ["bob"] });
   const { overview } = await chats.createChat(request);
-  own = newest = chat!.head!.version;
+  own = newest = overview!.head!.version;
   chatId = overview!.chat!.chatId;
   element("chat").textContent = chatId;
 });
