@@ -88,8 +88,7 @@ func TestOwnMessagesBesideAnEarlierRelease(t *testing.T) {
 	})
 }
 
-// A repetition of a stored message that says what was seen is answered with the message, also for one who is no
-// longer a member.
+// The repetition of a stored send with a seen sequence returns the stored message, also after its sender was removed.
 func TestSeenAndRepeated(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
 		w := newFixture(t, st)

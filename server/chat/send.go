@@ -24,7 +24,7 @@ func (s *Service) Send(ctx context.Context, r Send) (Sent, error) {
 		return Sent{}, err
 	}
 	m.Fresh = fresh
-	if m.SeenSequence > 0 && !m.Forwarded {
+	if m.SeenSequence > 0 {
 		_, err := s.MarkRead(ctx, MarkRead{Caller: m.Caller, ChatID: m.ChatID, Sequence: m.SeenSequence})
 		if err != nil && !errors.Is(err, ErrNotAMember) { // of former members the send decides: it may be a repetition
 			return Sent{}, open("client_message_id", m.ClientMessageID, err)

@@ -287,7 +287,7 @@ func (b *broken) Load() (*device.Snapshot, error) {
 
 func (b *broken) Store(*device.Batch) error { return errDisk }
 
-// A token source that fails has refused no message, whatever its error says.
+// An error of the token source refuses no message, regardless of its code.
 func TestTokenSourceFails(t *testing.T) {
 	s := newServer(t)
 	ctx, stop := context.WithCancel(t.Context())

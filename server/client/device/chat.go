@@ -141,29 +141,27 @@ func (c *chat) ownUnread(old, newest *chatv1.MemberState, read int64) (count, la
 	}
 	from := max(last, read)
 	if read > newest.GetReadSequence() {
-		count, last = c.ownBetween(read, last)
+		passed, found := c.own(read, last)
+		if count = passed; last <= read {
+			last = 0
+		} else if found != last {
+			count++ // the last one counts even if it is not here
+		}
 	}
-	later, newLast := c.ownBetween(from, math.MaxInt64)
+	later, found := c.own(from, math.MaxInt64)
 	if old.GetOwnSequence() > from && (!c.Loaded || c.First > from+1) {
 		c.forgetState()
 	}
-	return count + later, max(last, newLast)
+	return count + later, max(last, found)
 }
 
-// ownBetween counts the user's messages with sequences above from and up to to that are here, and the last of
-// them. If to is one of them and is not here, it counts alone.
-func (c *chat) ownBetween(from, to int64) (count, last int64) {
-	if to <= from {
-		return 0, 0
-	}
-	i, _ := c.find(from + 1)
+// own counts the user's messages that are here after a sequence, up to another one, and returns the last of them.
+func (c *chat) own(after, to int64) (count, last int64) {
+	i, _ := c.find(after + 1)
 	for _, m := range c.messages[i:] {
 		if m.GetSequence() <= to && m.GetSenderId() == c.m.cfg.UserID {
 			count, last = count+1, m.GetSequence()
 		}
-	}
-	if last != to && to != math.MaxInt64 {
-		return count + 1, to
 	}
 	return count, last
 }

@@ -51,15 +51,10 @@ func (r Refusals) Find(err error) *Mapping {
 
 // Explain returns what a caller sees of an error, nil if the table does not have it.
 func (r Refusals) Explain(err error) *Refusal {
-	m := r.Find(err)
-	if m == nil {
-		return nil
+	if m := r.Find(err); m != nil {
+		return m.Explain(err)
 	}
-	text := m.Text
-	if text == "" {
-		text = m.ownText(err)
-	}
-	return &Refusal{Code: m.Code, Reason: m.Reason, Text: text, Retry: m.Retry}
+	return nil
 }
 
 // All returns the refusals, for the documents. A text is empty where it depends on the request.
@@ -70,6 +65,15 @@ func (r Refusals) All() (all []Refusal) {
 		}
 	}
 	return all
+}
+
+// Explain returns what a caller sees of an error that the row is for.
+func (m *Mapping) Explain(err error) *Refusal {
+	text := m.Text
+	if text == "" {
+		text = m.ownText(err)
+	}
+	return &Refusal{Code: m.Code, Reason: m.Reason, Text: text, Retry: m.Retry}
 }
 
 // ownText returns an error's text from the sentinel on, without the package's name; of an invalid argument

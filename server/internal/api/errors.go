@@ -166,7 +166,7 @@ func (r reporter) public(ctx context.Context, procedure string, err error) *conn
 	errors.As(err, &unknown)
 	var failed *store.ConditionError
 	if m := refusals.Find(err); m != nil {
-		text, metadata := refusals.Explain(err).Text, map[string]string(nil)
+		text, metadata := m.Explain(err).Text, map[string]string(nil)
 		if many := new(chat.TooManyChats); errors.As(err, &many) {
 			text, metadata = tooMany(ctx, many)
 		}

@@ -55,7 +55,7 @@ func (o Outbox) Item() store.Item {
 
 // OutboxFrom reads a row of outbox.
 func OutboxFrom(r store.Row) (Outbox, error) {
-	chatID, number, ok := strings.Cut(r.Key.SK, "#")
+	aggregateID, number, ok := strings.Cut(r.Key.SK, "#")
 	if !ok {
 		return Outbox{}, fmt.Errorf("table: %q is not a key of the outbox", r.Key.SK)
 	}
@@ -68,6 +68,6 @@ func OutboxFrom(r store.Row) (Outbox, error) {
 	if err != nil || len(r.Key.PK) != 2 || shard < 0 {
 		return Outbox{}, fmt.Errorf("table: %q is not a shard", r.Key.PK)
 	}
-	return Outbox{Shard: shard, AggregateID: chatID, FirstVersion: first, Count: num(r.Item, "count"),
+	return Outbox{Shard: shard, AggregateID: aggregateID, FirstVersion: first, Count: num(r.Item, "count"),
 		CreatedAt: num(r.Item, "created_at"), Replay: replay, ReplayID: replayID}, nil
 }

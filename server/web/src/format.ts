@@ -51,7 +51,7 @@ export function titleOf(view: ChatView, me: string, name: (userId: string) => st
 
 export const isMuted = ({ state }: ChatView, now = Date.now()) => ms(state?.mutedUntil) > now;
 
-// Firefox has it from version 125 on; code points go for it there.
+// Firefox has Intl.Segmenter from version 125 on. Earlier versions split texts at code points.
 const segmenter = "Segmenter" in Intl ? new Intl.Segmenter() : undefined;
 
 /** The characters of a text as people count them. */
