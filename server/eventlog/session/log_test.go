@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -101,6 +102,13 @@ func (l *log) Read(_ context.Context, p kafka.Partition, from int64, maxBytes in
 	return list, nil
 }
 
+// refuses makes Committed and Commit fail from now on, or no longer.
+func (l *log) refuses(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refuse = err
+}
+
 func (l *log) Wait(ctx context.Context, beyond []kafka.Position) error {
 	l.mu.Lock()
 	l.waits++
@@ -122,17 +130,18 @@ func (l *log) Wait(ctx context.Context, beyond []kafka.Position) error {
 }
 
 func (l *log) Committed(context.Context, string) (map[kafka.Partition]int64, error) {
-	return l.offsets, l.refuse
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.offsets), l.refuse
 }
 
 func (l *log) Commit(_ context.Context, _ string, next map[kafka.Partition]int64) error {
-	if l.refuse != nil {
-		return l.refuse
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refuse == nil {
+		maps.Copy(l.offsets, next)
 	}
-	for p, o := range next {
-		l.offsets[p] = o
-	}
-	return nil
+	return l.refuse
 }
 
 // member is a session and what its callbacks were told.

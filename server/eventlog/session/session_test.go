@@ -173,11 +173,11 @@ func TestReadError(t *testing.T) {
 func TestNewTopic(t *testing.T) {
 	l := newLog(topicA)
 	m := join(t, l, kafka.SessionConfig{Topics: []string{"b", "a"}})
-	l.refuse = errBroken
+	l.refuses(errBroken)
 	if _, err := m.Fetched(); !errors.Is(err, errBroken) || len(m.assigned) != 0 {
 		t.Errorf("%v with %v assigned, expected the error and nothing", err, m.assigned)
 	}
-	l.refuse = nil
+	l.refuses(nil)
 	testkit.Value(m.Fetched())(t)
 	if want := []kafka.Partition{a0, a1, a2}; !slices.Equal(m.assigned, want) {
 		t.Errorf("assigned: %v, expected %v", m.assigned, want)
@@ -237,13 +237,13 @@ func TestCommit(t *testing.T) {
 		m := join(t, l, readA)
 		ended, end := context.WithCancel(t.Context())
 		end()
-		l.refuse = errBroken
+		l.refuses(errBroken)
 		began := time.Now()
 		err := m.Commit(ended, map[kafka.Partition]int64{a0: 7})
 		if took := time.Since(began); !errors.Is(err, errBroken) || took < 5*time.Second || took > 10*time.Second {
 			t.Errorf("%v after %v, expected the error after 5 to 10 s", err, took)
 		}
-		time.AfterFunc(3*time.Second, func() { l.refuse = nil })
+		time.AfterFunc(3*time.Second, func() { l.refuses(nil) })
 		testkit.Must(t, m.Commit(ended, map[kafka.Partition]int64{a0: 7}))
 		if l.offsets[a0] != 7 {
 			t.Errorf("committed: %v", l.offsets)
