@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
@@ -126,34 +127,35 @@ func TestCache(t *testing.T) {
 // Requests that need the same schema at the same time wait for one compilation. One that gives up does
 // not end it for the others.
 func TestOneCompilation(t *testing.T) {
-	s, st := schemas(t)
-	id := register(t, s, "s", plainText)
-	st.hold = make(chan struct{})
-	st.reads.Store(0)
-	of := &topicv1.TopicSchema{Id: id, Message: "t.v1.Order"}
-	first, giveUp := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	gone := make(chan error, 1)
-	all.Go(func() { gone <- s.Check(first, of, payloads(nil)) })
-	for st.reads.Load() == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	for range 20 {
-		all.Go(func() {
-			if err := s.Check(t.Context(), of, payloads(field(1, "x"))); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	giveUp()
-	if err := <-gone; !errors.Is(err, context.Canceled) {
-		t.Errorf("who gave up: %v", err)
-	}
-	close(st.hold)
-	all.Wait()
-	if got := st.reads.Load(); got != 1 {
-		t.Errorf("%d reads, want 1", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s, st := schemas(t)
+		id := register(t, s, "s", plainText)
+		st.hold = make(chan struct{})
+		st.reads.Store(0)
+		of := &topicv1.TopicSchema{Id: id, Message: "t.v1.Order"}
+		first, giveUp := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		gone := make(chan error, 1)
+		all.Go(func() { gone <- s.Check(first, of, payloads(nil)) })
+		synctest.Wait()
+		for range 20 {
+			all.Go(func() {
+				if err := s.Check(t.Context(), of, payloads(field(1, "x"))); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait() // all of them wait for the first one's compilation
+		giveUp()
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Errorf("who gave up: %v", err)
+		}
+		close(st.hold)
+		all.Wait()
+		if got := st.reads.Load(); got != 1 {
+			t.Errorf("%d reads, want 1", got)
+		}
+	})
 }
 
 // While the registry cannot be read nothing is let through that needs it; what is compiled is still
