@@ -97,6 +97,7 @@ func (j *Jobs) unseen(t *storage.Topic) bool {
 	if j.engine.Steady().Before(j.unopened[t.Number]) {
 		return false
 	}
+	defer t.Reading().End()
 	for _, sub := range t.Subscriptions() {
 		if storage.Receives(sub.State) && !j.engine.Groups.Knows(t.Name, sub.Group) {
 			return true
