@@ -89,9 +89,10 @@ type Call struct {
 	Stream  int64           `json:"stream,omitempty"`  // closeStream: number of the subscribe call
 }
 
-// Event is something for the app besides changed chats. One field is set.
+// Event is something for the app besides changed chats. One of connected, stopped and sendFailed is set.
 type Event struct {
 	Connected  bool   `json:"connected,omitempty"`
+	Polling    bool   `json:"polling,omitempty"`    // of connected: by polls
 	Stopped    string `json:"stopped,omitempty"`    // reason, or code
 	SendFailed string `json:"sendFailed,omitempty"` // client_message_id
 	Why        string `json:"why,omitempty"`        // of sendFailed: reason, or code
@@ -185,7 +186,7 @@ func eventsOf(list []device.Event) (out []Event, changed map[string]bool) {
 	for _, e := range list {
 		switch {
 		case e.Connected:
-			out = append(out, Event{Connected: true})
+			out = append(out, Event{Connected: true, Polling: e.Polling})
 		case e.Stopped != nil:
 			out = append(out, Event{Stopped: reason(e.Stopped)})
 		case e.SendFailed != nil:

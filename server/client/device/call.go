@@ -71,12 +71,13 @@ const (
 	reasonHistory        = "HISTORY_CHANGED"
 )
 
-// Event is something that happened, for the app. Exactly one field is set.
+// Event is something that happened, for the app. Exactly one field is set, but for Polling.
 type Event struct {
 	Changed    string      // this chat, or its place in the list
 	Removed    string      // this chat is not one of the user's any more
 	SendFailed *SendFailed // a message was given up
-	Connected  bool        // the stream is open and has brought everything
+	Connected  bool        // the device has everything, and gets what follows
+	Polling    bool        // with Connected: by polls, up to 15 s late, because streams bring nothing
 	Stopped    *Failure    // the device does nothing more until Resume
 }
 

@@ -73,6 +73,7 @@ type Machine struct {
 	sending  map[string]*sending
 	stream   stream
 	sync     syncing
+	poll     polling
 	calls    map[int64]*pendingCall
 	lastCall int64
 	step     int64 // number of the input being handled
@@ -99,8 +100,10 @@ type Machine struct {
 // syncing is the state of synchronising by pages.
 type syncing struct {
 	need  bool
-	call  int64 // under way, 0 for none
+	call  int64  // under way, 0 for none
+	token string // since which the pages show what changed; empty if they list all chats
 	page  string
+	news  bool  // a page had a version that was not known
 	began int64 // tick of the first page's request
 	tries int
 	at    time.Time
@@ -195,7 +198,10 @@ func (m *Machine) ask(chatID string) *chat {
 func (m *Machine) Resume() {
 	m.step++
 	m.stopped, m.needRefresh = false, true
-	m.stream.retry(m.cfg.Clock(), 0)
+	now := m.cfg.Clock()
+	m.retry(now, 0)
+	m.stream.connectAt = now
+	m.poll.hurry(now)
 }
 
 // Take returns what there is to store and then, once it is stored, to call.

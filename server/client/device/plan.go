@@ -40,8 +40,8 @@ func (m *Machine) Deadline() (at time.Time, ok bool) {
 			add(f.at)
 		}
 	}
-	if m.sync.need && m.sync.call == 0 {
-		add(m.sync.at)
+	if at, ok := m.syncAt(); ok {
+		add(at)
 	}
 	s := &m.stream
 	switch {
@@ -49,7 +49,7 @@ func (m *Machine) Deadline() (at time.Time, ok bool) {
 	case s.id == 0:
 		add(s.connectAt)
 	default:
-		add(s.heard.Add(m.cfg.Silence))
+		add(s.heard.Add(m.silence()))
 		if s.acked < s.position && s.ackCall == 0 {
 			add(s.ackAt)
 		}
@@ -77,12 +77,7 @@ func (m *Machine) plan() {
 		}
 		return
 	}
-	if m.sync.need && m.sync.call == 0 && !now.Before(m.sync.at) {
-		if m.sync.page == "" {
-			m.sync.began = m.step
-		}
-		m.sync.call = m.call(Sync, &deliveryv1.SyncRequest{PageToken: m.sync.page, PageSize: m.cfg.PageSize}, pendingCall{})
-	}
+	m.planSync(now)
 	m.planStream(now)
 	m.planSends(now)
 	waiting := m.pendingChats[:0]
@@ -95,6 +90,33 @@ func (m *Machine) plan() {
 	}
 	clear(m.pendingChats[len(waiting):])
 	m.pendingChats = waiting
+}
+
+// syncAt returns when the next page of chats is due, if one is.
+func (m *Machine) syncAt() (at time.Time, ok bool) {
+	s := &m.sync
+	switch {
+	case s.call != 0:
+		return at, false
+	case s.need, s.page != "":
+		return s.at, true
+	case m.poll.on && m.poll.at.After(s.at):
+		return m.poll.at, true
+	}
+	return s.at, m.poll.on
+}
+
+// planSync requests a page: of all chats, or in a poll of those that changed.
+func (m *Machine) planSync(now time.Time) {
+	at, ok := m.syncAt()
+	if !ok || now.Before(at) {
+		return
+	}
+	s := &m.sync
+	if s.page == "" {
+		s.began, s.news, s.token = m.step, false, m.session.Token
+	}
+	s.call = m.call(Sync, &deliveryv1.SyncRequest{Token: s.token, PageToken: s.page, PageSize: m.cfg.PageSize}, pendingCall{})
 }
 
 // plan makes the calls that the chat needs. It returns false if the chat must be planned

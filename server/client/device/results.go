@@ -80,11 +80,7 @@ func (m *Machine) synced(res proto.Message, history string, why *Failure) {
 	s.call = 0
 	r, ok := res.(*deliveryv1.SyncResponse)
 	if why != nil || !ok {
-		if why != nil && why.Code == connect.CodeInvalidArgument {
-			s.page = "" // a page token of long ago
-		}
-		s.at = m.cfg.Clock().Add(m.backoff(s.tries))
-		s.tries++
+		m.syncFailed(why)
 		return
 	}
 	s.tries = 0
@@ -92,6 +88,8 @@ func (m *Machine) synced(res proto.Message, history string, why *Failure) {
 		m.generation(r.GetGeneration())
 	}
 	for _, ov := range r.GetOverviews() {
+		c := m.chats[ov.GetChat().GetChatId()]
+		s.news = s.news || c == nil || ov.GetHead().GetVersion() > c.Newest // some come again
 		m.overview(ov, true)
 	}
 	for _, l := range r.GetLeftChats() {
@@ -105,6 +103,23 @@ func (m *Machine) synced(res proto.Message, history string, why *Failure) {
 	}
 	s.need = false
 	m.setToken(r.GetToken())
+	m.poll.polled(m, s.news)
+}
+
+func (m *Machine) syncFailed(why *Failure) {
+	s := &m.sync
+	switch {
+	case why == nil:
+	case why.Code == connect.CodeInvalidArgument && s.page != "":
+		s.page = "" // a page token of long ago
+	case why.Reason == reasonInvalidToken && s.token != "":
+		m.resync()
+	}
+	s.at = m.cfg.Clock().Add(m.backoff(s.tries))
+	s.tries++
+	if why == nil || why.Code != connect.CodeUnauthenticated { // which is an answer
+		m.poll.failed(m)
+	}
 }
 
 func (m *Machine) chatResult(call int64, p *pendingCall, res proto.Message, why *Failure) {

@@ -38,15 +38,10 @@ type stream struct {
 	tries     int       // streams since the last one that was complete
 }
 
-// retry drops the stream; the next one is opened after a wait.
-func (s *stream) retry(now time.Time, wait time.Duration) {
-	*s = stream{connectAt: now.Add(wait), tries: s.tries + 1}
-}
-
 // planStream opens the stream, and keeps it.
 func (m *Machine) planStream(now time.Time) {
 	s := &m.stream
-	if s.id != 0 && now.Sub(s.heard) >= m.cfg.Silence {
+	if s.id != 0 && now.Sub(s.heard) >= m.silence() {
 		m.closeStream(now)
 	}
 	if s.id == 0 {
@@ -67,7 +62,7 @@ func (m *Machine) planStream(now time.Time) {
 func (m *Machine) closeStream(now time.Time) {
 	m.lastCall++
 	m.out = append(m.out, Call{ID: m.lastCall, Kind: CloseStream, Stream: m.stream.id})
-	m.stream.retry(now, m.backoff(m.stream.tries))
+	m.retry(now, m.backoff(m.stream.tries))
 }
 
 func (m *Machine) subscribe(now time.Time) {
@@ -204,6 +199,7 @@ func (m *Machine) change(f *deliveryv1.Frame, b body) {
 func (m *Machine) hello(h *deliveryv1.Hello) {
 	s := &m.stream
 	s.streamID, s.listing = h.GetStreamId(), h.GetFull()
+	m.poll.mute = 0
 	m.expires(h.GetExpiresAt())
 }
 
@@ -228,6 +224,7 @@ func (m *Machine) heartbeat(token string) {
 	}
 	if !s.complete {
 		s.complete, s.tries = true, 0
+		m.poll = polling{}
 		m.events = append(m.events, Event{Connected: true})
 	}
 	if !m.sync.need {
@@ -276,8 +273,8 @@ func (m *Machine) StreamEnded(call int64, why *Failure) {
 	now := m.cfg.Clock()
 	end, tries, asked := s.end, s.tries, s.asked
 	wait := max(end.GetReconnectAfter().AsDuration(), why.RetryAfter)
-	s.retry(now, wait)
-	later := func() { s.connectAt = now.Add(max(wait, m.backoff(tries))) }
+	m.retry(now, wait)
+	later := func() { m.connectAfter(now, max(wait, m.backoff(tries))) }
 	switch end.GetCode() {
 	case deliveryv1.EndCode_END_CODE_DRAIN: // the server spreads its clients itself
 		if tries > 0 {

@@ -51,7 +51,9 @@ type bug struct {
 	large bool // groups are: no mistake in itself
 	// the first chats are of two, who read much: no mistake in itself
 	direct bool
-	spine  bool // the mistake is one of the durable path or of links
+	// some devices are behind proxies that hold streams back, and much time passes: no mistake in itself
+	buffered bool
+	spine    bool // the mistake is one of the durable path or of links
 	// makes the trouble frequent that shows it, and leaves out what hides it
 	tune        func(*spine)
 	envelope    func(*world, *process, *linkseq.Envelope) // what receivers get

@@ -35,6 +35,8 @@ type phone struct {
 	ids      int
 	conn     *conn
 	gaveUp   int64 // the last Subscribe call that the device closed by itself
+	buffered bool  // most of its streams bring nothing until they end
+	idle     int   // polls in a row since anybody called anything else
 
 	applied map[string]int64    // by chat: the version shown last
 	marked  map[string]readMark // by chat: what the user has read
@@ -69,6 +71,7 @@ func (w *world) newPhone(user string, n int) *phone {
 	if w.choose.chance(500) {
 		d.cfg.Silence = time.Hour
 	}
+	d.behindBuffer()
 	w.phones = append(w.phones, d)
 	w.recording(d)
 	d.start()
@@ -155,6 +158,7 @@ func (d *phone) call(c device.Call) {
 	if w.trace != nil {
 		w.tracef("%s calls %d: %d {%v}", d.name, c.ID, c.Kind, c.Request)
 	}
+	d.called(c)
 	switch c.Kind {
 	case device.Subscribe:
 		req, _ := c.Request.(*deliveryv1.SubscribeRequest)
@@ -295,6 +299,8 @@ type conn struct {
 	s      *delivery.Stream
 	opened bool // Step is done
 	broken bool // neither side gets anything any more
+	held   bool // the device gets everything at the end
+	buffer []*deliveryv1.SubscribeResponse
 	closed bool // by the device, which need not be notified
 	seen   map[string]int64
 }
@@ -376,7 +382,7 @@ func (d *phone) subscribe(made device.Call, req *deliveryv1.SubscribeRequest) {
 	if w.trace != nil {
 		w.tracef("%s opens a stream at %s", d.name, p.name)
 	}
-	c := &conn{w: w, d: d, life: d.life, call: call, p: p, s: s, seen: map[string]int64{}}
+	c := &conn{w: w, d: d, life: d.life, call: call, p: p, s: s, seen: map[string]int64{}, held: d.holds()}
 	d.conn = c
 	w.conns = append(w.conns, c)
 	w.spawn(p, "opening of "+d.name, "", func(ctx context.Context) {
@@ -435,8 +441,13 @@ func (c *conn) pump() bool {
 	if !c.p.old {
 		res.Commit = c.p.history.Shown()
 	}
-	c.d.m.Frames(c.call, res)
-	c.d.drain()
+	if c.buffer = append(c.buffer, res); !c.held || last {
+		for _, res := range c.buffer {
+			c.d.m.Frames(c.call, res)
+			c.d.drain()
+		}
+		c.buffer = nil
+	}
 	if last && !c.broken {
 		c.broken = true
 		w.conns = slices.DeleteFunc(w.conns, func(o *conn) bool { return o == c })

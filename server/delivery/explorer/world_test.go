@@ -316,7 +316,7 @@ func (w *world) history() table.History {
 
 // step lets one thing happen.
 func (w *world) step() {
-	w.now = w.now.Add(3 * time.Millisecond)
+	w.now = w.now.Add(w.pace())
 	if w.choose.chance(w.acting) {
 		if w.spine != nil && w.choose.chance(w.spine.share) {
 			w.spine.act()
@@ -440,7 +440,7 @@ func (w *world) nextTime() (next time.Time, ok bool) {
 		add(w.now.Add(700 * time.Millisecond))
 	}
 	for _, d := range w.phones {
-		if at, ok := d.m.Deadline(); ok {
+		if at, ok := d.m.Deadline(); ok && d.idle < enoughPolls {
 			if !at.After(w.now) {
 				at = w.now.Add(time.Millisecond)
 			}

@@ -3,8 +3,12 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
@@ -55,7 +59,24 @@ func (h *deliveryHandler) Subscribe(
 		return err
 	}
 	defer h.hub.Close(s)
-	return pump(ctx, s, h.hub.History(), stream.Conn(), at)
+	return pump(ctx, s, h.hub.History(), stream.Conn(), at, req.GetCatchUpOnly())
+}
+
+// EventsRequest is the request of Subscribe for server-sent events. The query may have the field
+// catchUpOnly. Other parameters are ignored, as unknown fields are.
+func EventsRequest(_ func(name string) string, query url.Values) (proto.Message, error) {
+	const name = "catchUpOnly"
+	req := &deliveryv1.SubscribeRequest{}
+	switch values := query[name]; {
+	case len(values) > 1:
+		return nil, fmt.Errorf("%s is given twice", name)
+	case len(values) == 1:
+		var err error
+		if req.CatchUpOnly, err = strconv.ParseBool(values[0]); err != nil {
+			return nil, fmt.Errorf("%s is neither true nor false", name)
+		}
+	}
+	return req, nil
 }
 
 func (h *deliveryHandler) Ack(ctx context.Context, req *deliveryv1.AckRequest) (*deliveryv1.AckResponse, error) {

@@ -18,10 +18,11 @@ import (
 const maxBatch = 256
 
 // pump sends a stream's frames to its client: first what the client missed, then new
-// frames, and a heartbeat when there are none. It returns why the stream ended. A stream
-// of events records its cursor.
+// frames, and a heartbeat when there are none; with once, only what was missed. It returns
+// why the stream ended. A stream of events records its cursor.
 func pump(
 	ctx context.Context, s *delivery.Stream, history store.History, conn connect.StreamingHandlerConn, at *codec.Cursor,
+	once bool,
 ) error {
 	p := &sender{stream: s, history: history, out: streamwriter.New(ctx, conn), batch: codec.Batch{Cursor: at},
 		opened: time.Now()}
@@ -35,6 +36,10 @@ func pump(
 		if done, err = s.Step(ctx); err != nil {
 			return err
 		}
+	}
+	if once {
+		_, err := p.send()
+		return err
 	}
 	return p.follow(ctx, heartbeat)
 }

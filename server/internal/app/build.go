@@ -210,7 +210,7 @@ func (p *program) buildEntrance() (err error) {
 		MaxBody: map[string]int64{topicrpc.PublishProcedure: topicrpc.MaxPublishRequest,
 			api.BatchProcedure: api.MaxAnalyticsBatch},
 		Streams: []rest.Stream{
-			{Path: api.EventsPath, Procedure: api.EventsProcedure, Codec: api.EventsCodec},
+			{Path: api.EventsPath, Procedure: api.EventsProcedure, Codec: api.EventsCodec, Request: api.EventsRequest},
 			{Path: topicrpc.EventsPath, Procedure: topicrpc.ConsumeProcedure, Codec: api.EventsCodec,
 				Request: topicrpc.EventsRequest},
 		},

@@ -287,8 +287,9 @@ func (a *audit) keys() {
 		for i, d := range l.deliveries {
 			for j := i - 1; j >= 0 && a.ordered(d) && d.at.at.Sub(l.deliveries[j].from.at) < longLease; j-- {
 				if x := l.deliveries[j]; d.position != x.position && a.holds(x, d.at) && !a.overtaken(d, x) {
-					a.find("key order: %s of %s has %v and %v of %s in hand%s\n\t--%s", a.g.name, a.t.name, x.position, d.position, k,
-						a.story(a.g, x.position), a.story(a.g, d.position))
+					a.find("key order: %s of %s has %v and %v of %s in hand, the second %v after the first%s\n\t--%s", a.g.name,
+						a.t.name, x.position, d.position, k, d.at.at.Sub(x.at.at), a.story(a.g, x.position),
+						a.story(a.g, d.position))
 				}
 			}
 		}

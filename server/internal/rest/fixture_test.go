@@ -116,7 +116,8 @@ func newFixture(t testing.TB) *fixture {
 	w.handler, err = rest.New(rest.Config{Handlers: w.api.Handlers(), Codec: api.RESTCodec, Gate: w.gate,
 		Services: w.api.Names(), Observe: observe,
 		MaxBody: map[string]int64{topicrpc.PublishProcedure: topicrpc.MaxPublishRequest},
-		Streams: []rest.Stream{{Path: api.EventsPath, Procedure: api.EventsProcedure, Codec: api.EventsCodec}}})
+		Streams: []rest.Stream{{Path: api.EventsPath, Procedure: api.EventsProcedure, Codec: api.EventsCodec,
+			Request: api.EventsRequest}}})
 	w.must(err)
 	for _, u := range []string{"ann", "bob", "cid", "dan"} {
 		w.must(w.chats.EnsureUser(t.Context(), u))

@@ -162,6 +162,30 @@ func TestEvents(t *testing.T) {
 	testkit.Equal(t, "it is known from its head on", fmt.Sprint(got), "[there]")
 }
 
+// A stream that is asked for what was missed only ends behind it, without a word: a browser comes again with the
+// last id, and gets what was sent meanwhile.
+func TestCatchUpOnly(t *testing.T) {
+	w := newFixture(t)
+	path := w.group("bob")
+	id := ""
+	for round, want := range []string{"[head 2]", "[one]", "[two]", "[]"} {
+		f := w.listen("bob", "?catchUpOnly=true", "Last-Event-ID", id)
+		got, last := f.toHeartbeat()
+		testkit.Equal(t, fmt.Sprint("round ", round), fmt.Sprint(got), want)
+		if f.lines.Scan() {
+			t.Errorf("behind the heartbeat: %q", f.lines.Text())
+		}
+		testkit.Must(t, f.lines.Err())
+		id = last
+		if round < 2 {
+			w.do("ann", "POST", path+"/messages", `{"content":"`+[]string{"one", "two"}[round]+`"}`).want(201, "")
+		}
+	}
+	w.do("bob", "GET", "/api/v1/stream?catchUpOnly=perhaps", "").want(400, "INVALID_ARGUMENT")
+	w.do("bob", "GET", "/api/v1/stream?catchUpOnly=true&catchUpOnly=true", "").want(400, "INVALID_ARGUMENT")
+	w.listen("bob", "?catchUpOnly=false").toHeartbeat()
+}
+
 // Who wants to acknowledge counts the frames; heartbeats count, the end does not.
 func TestAckOfEvents(t *testing.T) {
 	w := newFixture(t)

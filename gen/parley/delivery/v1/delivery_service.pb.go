@@ -242,7 +242,11 @@ type SubscribeRequest struct {
 	// Token of the last Sync or of a stream's heartbeat; empty for a new client.
 	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// Chats that the stream itself shall bring up to date.
-	KnownChats    []*KnownChat `protobuf:"bytes,2,rep,name=known_chats,json=knownChats,proto3" json:"known_chats,omitempty"`
+	KnownChats []*KnownChat `protobuf:"bytes,2,rep,name=known_chats,json=knownChats,proto3" json:"known_chats,omitempty"`
+	// End the stream once it has sent all that was missed, with status ok and without an
+	// end frame: after the first heartbeat. For clients behind proxies that hold a response
+	// back until it ends.
+	CatchUpOnly   bool `protobuf:"varint,3,opt,name=catch_up_only,json=catchUpOnly,proto3" json:"catch_up_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -289,6 +293,13 @@ func (x *SubscribeRequest) GetKnownChats() []*KnownChat {
 		return x.KnownChats
 	}
 	return nil
+}
+
+func (x *SubscribeRequest) GetCatchUpOnly() bool {
+	if x != nil {
+		return x.CatchUpOnly
+	}
+	return false
 }
 
 // KnownChat is a chat that the client has cached.
@@ -760,11 +771,12 @@ const file_parley_delivery_v1_delivery_service_proto_rawDesc = "" +
 	"generation\"F\n" +
 	"\bLeftChat\x12 \n" +
 	"\achat_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\x06chatId\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\x03R\aversion\"|\n" +
+	"\aversion\x18\x02 \x01(\x03R\aversion\"\xa0\x01\n" +
 	"\x10SubscribeRequest\x12\x1e\n" +
 	"\x05token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05token\x12H\n" +
 	"\vknown_chats\x18\x02 \x03(\v2\x1d.parley.delivery.v1.KnownChatB\b\xbaH\x05\x92\x01\x02\x10dR\n" +
-	"knownChats\"m\n" +
+	"knownChats\x12\"\n" +
+	"\rcatch_up_only\x18\x03 \x01(\bR\vcatchUpOnly\"m\n" +
 	"\tKnownChat\x12=\n" +
 	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12!\n" +
 	"\aversion\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\aversion\"\x99\x01\n" +

@@ -6,7 +6,6 @@ import { Machine } from "./device/machine.js";
 import {
   type Batch,
   type Call,
-  emptyBatch,
   type Event,
   type Failure,
   isEmpty,
@@ -20,6 +19,11 @@ export type Connection = "connecting" | "live" | "stopped";
 
 export interface Status {
   connection: Connection;
+  /**
+   * Live by polls: something between here and the server, usually a proxy, holds streams back. Everything comes, up to
+   * 15 s late. A stream is tried every five minutes.
+   */
+  polling?: boolean;
   /**
    * Why it stopped: a reason like SESSION_REVOKED or REPLACED, a code like Unauthenticated, STORAGE, TAKEN_OVER, or
    * INTERNAL for a mistake of the client.
@@ -111,12 +115,7 @@ export class Runner {
     if (this.closed) return;
     for (const tell of stored) tell();
     const before = this.status;
-    for (const e of events) {
-      if (e.connected) this.status = { connection: "live" };
-      if (e.stopped) this.status = { connection: "stopped", why: e.stopped.reason || Code[e.stopped.code] };
-    }
-    const resumed = this.status.connection === "stopped" && calls.some((c) => c.kind === "refresh");
-    if (resumed) this.status = { connection: "connecting" };
+    this.status = this.statusAfter(events);
     for (const call of calls) this.make(call);
     if (!isEmpty(batch) || events.length > 0 || before !== this.status) this.cfg.onChange(batch, events, this.status);
   }
@@ -132,7 +131,6 @@ export class Runner {
   private make(call: Call) {
     if (call.kind === "closeStream") {
       this.streams.get(call.stream)?.abort();
-      this.away();
     } else if (call.kind === "subscribe") {
       void this.subscribe(call);
     } else {
@@ -172,13 +170,18 @@ export class Runner {
       this.streams.delete(call.id);
     }
     if (this.closed) return;
-    if (!stop.signal.aborted) this.away();
     this.do((m) => m.streamEnded(call.id, why));
   }
 
-  private away() {
-    if (this.status.connection !== "live") return;
-    this.status = { connection: "connecting" };
-    this.cfg.onChange(emptyBatch(), [], this.status);
+  /** The status after events; the same object if it is the same. */
+  private statusAfter(events: Event[]): Status {
+    const stopped = events.find((e) => e.stopped)?.stopped;
+    if (stopped) return { connection: "stopped", why: stopped.reason || Code[stopped.code] };
+    const old = this.status;
+    if (this.machine.stopped) return old;
+    const { connection } = this.machine;
+    const polling = connection === "polling";
+    const next: Status = { connection: polling ? "live" : connection, ...(polling && { polling }) };
+    return next.connection === old.connection && !next.polling === !old.polling ? old : next;
   }
 }

@@ -7,9 +7,22 @@ import { play } from "./play.mjs";
 import { readSet } from "./set.mjs";
 
 const mutants = {
+  "poll.js": {
+    "a stream that begins late is waited for": ["Math.min(helloTime, m.cfg.silence)", "m.cfg.silence"],
+    "streams that a proxy ends are not counted": ["now - heard >= Math.min(shortLife, m.cfg.silence)", "now - heard >= m.cfg.silence"],
+    "streams that are refused are counted": ["now - heard >= Math.min(shortLife, m.cfg.silence)", "true"],
+    "polls begin after one stream": ["m.poll.mute >= maxMute", "m.poll.mute >= 1"],
+    "streams are tried all the time": ["m.poll.on ? Math.max(wait, streamsAgain) : wait", "wait"],
+    "polls keep their pace": ["p.wait * 1.5", "p.wait"],
+    "news do not quicken polls": ["news ? firstPoll :", "false ? firstPoll :"],
+    "polls go on without a network": ["m.poll.works", "true"],
+    "a message is not followed by a poll": ["m.poll.at = now;", ""],
+  },
   "stream.js": {
     "a hole in positions is ignored": ["res.firstPosition !== s.position + 1n", "false"],
-    "silence is ignored": ["now - m.stream.heard >= m.cfg.silence", "false"],
+    "silence is ignored": ["now - m.stream.heard >= silence(m)", "false"],
+    "polls go on beside a stream": ["m.poll = noPolling();", ""],
+    "mute streams are counted over one that began": ["m.poll.mute = 0;", ""],
     "a stream begins without a token": ["const token = m.session.token;", 'const token = "";'],
     "chats are named that are not loaded": [".filter((c) => c.record.loaded)", ""],
     "more than a hundred chats are named": ["list.slice(0, n)", "list"],
@@ -95,10 +108,12 @@ const mutants = {
     "chats are read with every change": ["r.loaded ? r.base : r.newest", "r.newest"],
     "a chat that waits does not wait": ["if (now < c.retryAt)", "if (false)"],
     "nobody wakes for waiting messages": ["add(f.at);", ";"],
-    "nobody wakes for silence": ["add(s.heard + m.cfg.silence);", ";"],
+    "nobody wakes for silence": ["add(s.heard + silence(m));", ";"],
   },
   "results.js": {
-    "a page token of long ago stays": ['s.page = ""; // a page token', "; // a page token"],
+    "a page token of long ago stays": ['m.sync.page = ""; // a page token', "; // a page token"],
+    "a token of another store is kept": ["m.resync();", ""],
+    "a chat that a poll shows again is news": ["> c.record.newest; // some", ">= c.record.newest; // some"],
     "an old answer is asked for at once": ["c.pause(); // older than", "; // older than"],
     "a refused refresh goes on": ["why.code === Code.Unauthenticated || why.code === Code.PermissionDenied", "false"],
     "a failed page of members goes on": ['// from the first page\n        c.pageToken = "";', ""],

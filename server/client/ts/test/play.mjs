@@ -95,7 +95,7 @@ export function play({ Machine, emptySnapshot, storeInto, viewIn }, scenario) {
     const changed = new Set();
     const seen = [];
     for (const e of events) {
-      if (e.connected) seen.push({ connected: true });
+      if (e.connected) seen.push({ connected: true, ...(e.polling && { polling: true }) });
       else if (e.stopped) seen.push({ stopped: reason(e.stopped) });
       else if (e.sendFailed) seen.push({ sendFailed: e.sendFailed.entry.clientMessageId, why: reason(e.sendFailed.why) });
       else changed.add(e.changed ?? e.removed);

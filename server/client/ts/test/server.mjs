@@ -9,11 +9,18 @@ import { Client } from "../dist/index.js";
 
 /**
  * A server with one chat, whose stream lives until end is called, with the end code, if there is one. Only the token
- * "good" is good. sends has what the next sends do first: throw an error, or wait for a promise.
+ * "good" is good. sends has what the next sends do first: throw an error, or wait for a promise. With held, streams bring
+ * nothing, as behind a proxy that holds them back.
  */
 export function setUp(options = {}) {
   const s = { refused: 0, tokens: [], sent: [], failed: [], version: 1n, reason: "", endCode: 0, streams: 0, sends: [] };
   s.end = s.profile = () => {};
+  s.says = (senderId, content, clientMessageId) => {
+    const sequence = BigInt(stored.length + 1);
+    const m = { messageId: `m${sequence}`, chatId: "c", senderId, content, clientMessageId, sequence, version: sequence + 1n };
+    stored.push(m);
+    return m;
+  };
   const stored = []; // messages, from sequence 1 and version 2 on
   const head = () => ({ version: BigInt(stored.length + 1), sequence: BigInt(stored.length) });
   const overview = () => ({ chat: { chatId: "c", name: "Tea", version: 1n, memberCount: 1 }, head: head(), state: {} });
@@ -34,6 +41,7 @@ export function setUp(options = {}) {
       async *subscribe(_, context) {
         check(context);
         s.streams++;
+        if (s.held) await new Promise((end) => context.signal.addEventListener("abort", () => end()));
         const frames = [
           { body: { case: "hello", value: { streamId: "s", generation: "g" } } },
           { body: { case: "heartbeat", value: { token: "t2" } } },
@@ -63,9 +71,7 @@ export function setUp(options = {}) {
         if (content === "bad") refuse(Code.InvalidArgument, "TOO_BAD");
         let m = stored.find((o) => o.clientMessageId === clientMessageId);
         if (!m) {
-          const sequence = BigInt(stored.length + 1);
-          m = { messageId: `m${sequence}`, chatId: "c", senderId: "ann", content, clientMessageId, sequence, version: sequence + 1n };
-          stored.push(m);
+          m = s.says("ann", content, clientMessageId);
           s.sent.push(content);
         }
         return { messageId: m.messageId, sequence: m.sequence, version: m.version, clientMessageId };
@@ -74,6 +80,10 @@ export function setUp(options = {}) {
         before
           ? { messages: stored.slice(0, Number(before) - 1).slice(-2), hasMore: before > 3n, head: head() }
           : { messages: stored, head: head() },
+      listChanges: ({ afterVersion }) => ({
+        changes: stored.filter((m) => m.version > afterVersion).map((m) => ({ version: m.version, body: { case: "message", value: m } })),
+        head: head(),
+      }),
     });
     service(UserService, {
       batchGetProfiles: ({ knownProfiles }) => ({

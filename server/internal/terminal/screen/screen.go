@@ -53,6 +53,7 @@ type Model struct {
 	up            int           // lines that the messages are scrolled up
 	line          line
 	connected     bool
+	polling       bool   // messages come late
 	note          string // what went wrong last
 	err           error  // why the client stopped
 }
@@ -98,7 +99,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 func (m *Model) event(e device.Event) {
 	switch {
 	case e.Connected:
-		m.connected = true
+		m.connected, m.polling = true, e.Polling
 	case e.SendFailed != nil:
 		m.note = "not sent: " + e.SendFailed.Entry.Content + ": " + e.SendFailed.Why.Reason
 	}

@@ -153,6 +153,18 @@ func TestScreen(t *testing.T) {
 	}
 }
 
+// A user whose messages come late is told.
+func TestPolling(t *testing.T) {
+	m := screen.New(&people{}, "alice", time.UTC)
+	m.Update(tea.WindowSizeMsg{Width: 100, Height: 10})
+	for _, polling := range []bool{false, true, false} {
+		m.Update(screen.Event{Connected: true, Polling: polling})
+		if got := strings.Contains(content(m), "come late"); got != polling {
+			t.Errorf("polling %t: %q", polling, content(m))
+		}
+	}
+}
+
 // Older messages are loaded at the top, and chats are started by commands.
 func TestKeys(t *testing.T) {
 	v := chat("a", "Tea", 1, strings.Split(strings.Repeat("x,", 60), ",")...)

@@ -144,6 +144,9 @@ func (m *Model) status() string {
 	if m.connected {
 		text = m.user
 	}
+	if m.polling {
+		text += ", messages come late: a proxy holds streams back"
+	}
 	if m.note != "" {
 		text += " · " + printable(strings.ReplaceAll(m.note, "\n", " "))
 	} else {

@@ -49,7 +49,7 @@ type DeliveryServiceClient interface {
 	// Sync returns the chats that changed since a token was given out, in pages.
 	Sync(context.Context, *v1.SyncRequest) (*v1.SyncResponse, error)
 	// Subscribe opens a stream: hello, what was missed, then everything as it is
-	// committed. The stream ends with an end frame and a status.
+	// committed. The stream ends with an end frame and a status; see also catch_up_only.
 	Subscribe(context.Context, *v1.SubscribeRequest) (*connect.ServerStreamForClient[v1.SubscribeResponse], error)
 	// Ack says that the client has taken all positions up to one. From the first
 	// Ack on it is a lease: a stream that leaves too much unacknowledged, or
@@ -145,7 +145,7 @@ type DeliveryServiceHandler interface {
 	// Sync returns the chats that changed since a token was given out, in pages.
 	Sync(context.Context, *v1.SyncRequest) (*v1.SyncResponse, error)
 	// Subscribe opens a stream: hello, what was missed, then everything as it is
-	// committed. The stream ends with an end frame and a status.
+	// committed. The stream ends with an end frame and a status; see also catch_up_only.
 	Subscribe(context.Context, *v1.SubscribeRequest, *connect.ServerStream[v1.SubscribeResponse]) error
 	// Ack says that the client has taken all positions up to one. From the first
 	// Ack on it is a lease: a stream that leaves too much unacknowledged, or

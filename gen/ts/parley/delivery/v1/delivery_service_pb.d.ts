@@ -149,6 +149,15 @@ export declare type SubscribeRequest = Message<"parley.delivery.v1.SubscribeRequ
    * @generated from field: repeated parley.delivery.v1.KnownChat known_chats = 2;
    */
   knownChats: KnownChat[];
+
+  /**
+   * End the stream once it has sent all that was missed, with status ok and without an
+   * end frame: after the first heartbeat. For clients behind proxies that hold a response
+   * back until it ends.
+   *
+   * @generated from field: bool catch_up_only = 3;
+   */
+  catchUpOnly: boolean;
 };
 
 /**
@@ -400,7 +409,7 @@ export declare const DeliveryService: GenService<{
   },
   /**
    * Subscribe opens a stream: hello, what was missed, then everything as it is
-   * committed. The stream ends with an end frame and a status.
+   * committed. The stream ends with an end frame and a status; see also catch_up_only.
    *
    * @generated from rpc parley.delivery.v1.DeliveryService.Subscribe
    */

@@ -16,7 +16,8 @@ import { historyOf, learned } from "./history.js";
 import type { Mark, Sending } from "./outbox.js";
 import { deadline, plan } from "./plan.js";
 import { result } from "./results.js";
-import { closeStream, frames, noStream, retry, streamEnded } from "./stream.js";
+import { hurryPoll, noPolling, retry } from "./poll.js";
+import { closeStream, frames, noStream, streamEnded } from "./stream.js";
 import { isEmpty } from "./types.js";
 import type {
   Batch,
@@ -36,6 +37,18 @@ export const maxKnown = 100; // chats named in one request
 const firstBackoff = 500;
 export const lastBackoff = 30_000;
 const heartbeatGrace = 1000;
+
+/** Nothing of a synchronisation by pages. */
+const noSync = () => ({
+  need: false,
+  call: 0, // under way, 0 for none
+  token: "", // since which the pages show what changed; empty if they list all chats
+  page: "",
+  news: false, // a page had a version that was not known
+  began: 0, // step of the first page's request
+  tries: 0,
+  at: 0,
+});
 
 /** A call under way. */
 export interface PendingCall {
@@ -62,8 +75,9 @@ export class Machine {
   /** By the machine's clock. A stored time in the future is of a clock that was ahead, and counts as now. */
   readonly queuedAt = new WeakMap<OutboxEntry, number>();
   readonly sending = new Map<string, Sending>();
-  stream = noStream(0, 0);
-  sync = { need: false, call: 0, page: "", began: 0, tries: 0, at: 0 };
+  stream = noStream(0);
+  sync = noSync();
+  poll = noPolling();
   readonly calls = new Map<number, PendingCall>();
   lastCall = 0;
   step = 0; // number of the input being handled
@@ -182,13 +196,17 @@ export class Machine {
     this.step++;
     this.stopped = false;
     this.needRefresh = true;
-    retry(this, this.cfg.clock(), 0);
+    const now = this.cfg.clock();
+    retry(this, now, 0);
+    this.stream.connectAt = now;
+    hurryPoll(this, now);
   }
 
   /** Ends all waits and opens another stream, because the network changed: the connection of this one may be dead. */
   hurry() {
     this.step++;
     this.reopen();
+    hurryPoll(this, this.cfg.clock());
     this.sync.at = this.sync.tries = this.refreshAt = this.refreshTries = 0;
     for (const f of this.sending.values()) f.at = f.tries = 0;
     for (const c of this.chats.values()) c.retryAt = c.tries = 0;
@@ -255,6 +273,12 @@ export class Machine {
     return { batch, calls, events };
   }
 
+  /** How the device is connected, if it is not stopped: by its stream, or by polls, which are up to 15 s late. */
+  get connection(): "connecting" | "live" | "polling" {
+    if (this.stream.complete) return "live";
+    return this.poll.works ? "polling" : "connecting";
+  }
+
   /** When `take` may have something new without any other input, by the machine's clock; undefined if never. */
   deadline(): number | undefined {
     return deadline(this);
@@ -303,7 +327,7 @@ export class Machine {
   /** Drops the token: all chats are listed again. */
   resync() {
     this.setToken("");
-    this.sync = { need: true, call: 0, page: "", began: 0, tries: this.sync.tries, at: this.sync.at };
+    this.sync = { ...noSync(), need: true, tries: this.sync.tries, at: this.sync.at };
   }
 
   /** Drops all that belongs to versions of chats, because they are of another generation or were called invalid. */

@@ -17,6 +17,7 @@ import {
 import { change } from "./change.js";
 import { type Chat, member, notAMember } from "./chat.js";
 import type { Machine, PendingCall } from "./machine.js";
+import { hurryPoll } from "./poll.js";
 import type { Failure, OutboxEntry } from "./types.js";
 
 const hour = 3_600_000;
@@ -92,6 +93,7 @@ export function sent(m: Machine, call: number, p: PendingCall, res?: SendMessage
   }
   m.done.push(u.clientMessageId);
   m.events.push({ changed: u.chatId }); // the message may be there already
+  hurryPoll(m, m.cfg.clock());
   const old = m.chats.get(u.chatId);
   const behind = old !== undefined && old.record.newest < res.version - 1n;
   const c = member(m, u.chatId, res.version, false);

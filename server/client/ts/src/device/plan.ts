@@ -6,6 +6,7 @@ import { ListChangesRequestSchema, ListMessagesRequestSchema } from "#gen/parley
 import type { Chat } from "./chat.js";
 import type { Machine, PendingCall } from "./machine.js";
 import { planMark, planSends, takesMarks, unmarked } from "./outbox.js";
+import { silence } from "./poll.js";
 import { planStream } from "./stream.js";
 import type { Requests } from "./types.js";
 
@@ -32,9 +33,10 @@ export function deadline(m: Machine): number | undefined {
     const f = m.sending.get(u.chatId);
     if (f && f.call === 0) add(f.at);
   }
-  if (m.sync.need && m.sync.call === 0) add(m.sync.at);
+  const at = syncAt(m);
+  if (at !== undefined) add(at);
   if (s.id !== 0) {
-    add(s.heard + m.cfg.silence);
+    add(s.heard + silence(m));
     if (s.acked < s.position && s.ackCall === 0) add(s.ackAt);
     if (s.extendAt !== 0 && s.extendCall === 0) add(s.extendAt);
   } else if (!m.sync.need) {
@@ -51,10 +53,7 @@ export function plan(m: Machine) {
     if (m.refreshing === 0 && now >= m.refreshAt) m.refreshing = m.call("refresh");
     return;
   }
-  if (m.sync.need && m.sync.call === 0 && now >= m.sync.at) {
-    if (m.sync.page === "") m.sync.began = m.step;
-    m.sync.call = m.call("sync", create(SyncRequestSchema, { pageToken: m.sync.page, pageSize: m.cfg.pageSize }));
-  }
+  planSync(m, now);
   planStream(m, now);
   planSends(m, now);
   m.pendingChats = m.pendingChats.filter((c) => {
@@ -62,6 +61,28 @@ export function plan(m: Machine) {
     c.queued = waits;
     return waits;
   });
+}
+
+/** When the next page of chats is due; undefined if none is. */
+function syncAt(m: Machine): number | undefined {
+  const { need, call, page, at } = m.sync;
+  if (call !== 0) return undefined;
+  if (need || page !== "") return at;
+  return m.poll.on ? Math.max(m.poll.at, at) : undefined;
+}
+
+/** Requests a page: of all chats, or in a poll of those that changed. */
+function planSync(m: Machine, now: number) {
+  const at = syncAt(m);
+  if (at === undefined || now < at) return;
+  const s = m.sync;
+  if (s.page === "") {
+    s.began = m.step;
+    s.news = false;
+    s.token = m.session.token;
+  }
+  const { token, page: pageToken } = s;
+  s.call = m.call("sync", create(SyncRequestSchema, { token, pageToken, pageSize: m.cfg.pageSize }));
 }
 
 /** Makes the calls that the chat needs. False if it must be planned again although nothing new comes. */

@@ -13,6 +13,7 @@ import { changes, membersPage, page } from "./content.js";
 import { lastBackoff, type Machine, type PendingCall } from "./machine.js";
 import { acknowledged, decided, definite, sent } from "./outbox.js";
 import { answered, generation, refused } from "./history.js";
+import { polled, pollFailed } from "./poll.js";
 import { dropUnlisted, expires } from "./stream.js";
 import type { Failure, Kind, Response } from "./types.js";
 
@@ -77,20 +78,31 @@ function synced(m: Machine, history: string, res?: SyncResponse, why?: Failure) 
   const s = m.sync;
   s.call = 0;
   if (why || !res) {
-    if (why?.code === Code.InvalidArgument) s.page = ""; // a page token of long ago
-    s.at = m.cfg.clock() + m.backoff(s.tries);
-    s.tries++;
+    syncFailed(m, why);
     return;
   }
   s.tries = 0;
   if (history === "") generation(m, res.generation);
-  for (const ov of res.overviews) overview(m, ov, true);
+  for (const ov of res.overviews) {
+    const c = m.chats.get(ov.chat?.chatId ?? "");
+    s.news ||= !c || (ov.head?.version ?? 0n) > c.record.newest; // some come again
+    overview(m, ov, true);
+  }
   for (const l of res.leftChats) removed(m, l.chatId, l.version);
   s.page = res.nextPageToken;
   if (s.page !== "") return;
   if (res.full) dropUnlisted(m, s.began);
   s.need = false;
   m.setToken(res.token);
+  polled(m, s.news);
+}
+
+function syncFailed(m: Machine, why?: Failure) {
+  if (why?.code === Code.InvalidArgument && m.sync.page !== "") m.sync.page = ""; // a page token of long ago
+  else if (why?.reason === "INVALID_TOKEN" && m.sync.token !== "") m.resync();
+  m.sync.at = m.cfg.clock() + m.backoff(m.sync.tries);
+  m.sync.tries++;
+  if (why?.code !== Code.Unauthenticated) pollFailed(m); // which is an answer
 }
 
 function chatResult(m: Machine, call: number, p: PendingCall, res?: Response, why?: Failure) {

@@ -14,6 +14,7 @@ import { type Chat, leave, member, notAMember, overview, removed } from "./chat.
 import { follows, historyOf, refused } from "./history.js";
 import { lastBackoff, type Machine, maxKnown } from "./machine.js";
 import { planAck } from "./outbox.js";
+import { connectAfter, noPolling, retry, silence } from "./poll.js";
 import type { Failure } from "./types.js";
 
 export interface Stream {
@@ -40,7 +41,7 @@ export interface Stream {
   tries: number; // streams since the last one that was complete
 }
 
-export const noStream = (connectAt: number, tries: number): Stream => ({
+export const noStream = (tries: number): Stream => ({
   id: 0,
   asked: "",
   generation: "",
@@ -59,18 +60,13 @@ export const noStream = (connectAt: number, tries: number): Stream => ({
   extendAt: 0,
   heard: 0,
   heartbeat: 15_000, // until hello says it
-  connectAt,
+  connectAt: 0,
   tries,
 });
 
-/** Drops the stream; the next one is opened after a wait. */
-export function retry(m: Machine, now: number, wait: number) {
-  m.stream = noStream(now + wait, m.stream.tries + 1);
-}
-
 /** Opens the stream, and keeps it. */
 export function planStream(m: Machine, now: number) {
-  if (m.stream.id !== 0 && now - m.stream.heard >= m.cfg.silence) closeStream(m, now);
+  if (m.stream.id !== 0 && now - m.stream.heard >= silence(m)) closeStream(m, now);
   const s = m.stream;
   if (s.id === 0) {
     if (!m.sync.need && now >= s.connectAt) subscribe(m, now);
@@ -187,6 +183,7 @@ function versioned(m: Machine, f: Frame, b: Body) {
 
 function hello(m: Machine, h: Hello) {
   m.stream.streamId = h.streamId;
+  m.poll.mute = 0;
   m.stream.listing = h.full;
   m.stream.heartbeat = milliseconds(h.heartbeatInterval) || m.stream.heartbeat;
   expires(m, h.expiresAt);
@@ -210,6 +207,7 @@ function heartbeat(m: Machine, token: string) {
   if (!s.complete) {
     s.complete = true;
     s.tries = 0;
+    m.poll = noPolling();
     m.events.push({ connected: true });
   }
   if (!m.sync.need) m.setToken(token);
@@ -247,7 +245,7 @@ export function streamEnded(m: Machine, call: number, failure?: Failure) {
   const { end, tries, asked } = m.stream;
   const wait = Math.max(milliseconds(end?.reconnectAfter), why.retryAfter);
   retry(m, now, wait);
-  const later = () => (m.stream.connectAt = now + Math.max(wait, m.backoff(tries)));
+  const later = () => connectAfter(m, now, Math.max(wait, m.backoff(tries)));
   switch (end?.code) {
     case EndCode.DRAIN: // the server spreads its clients itself
       if (tries > 0) later();

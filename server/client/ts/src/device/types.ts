@@ -72,6 +72,7 @@ export interface Event {
   sendFailed?: { entry: OutboxEntry; why: Failure };
   /** The stream is open and has brought everything. */
   connected?: true;
+  polling?: true; // with connected: by polls
   /** The device does nothing more until `resume`. */
   stopped?: Failure;
 }
