@@ -160,11 +160,12 @@ doc.paths["/api/v1/stream"] = {
       "Live delivery as server-sent events: a hello, what was missed, then everything as it is committed. Each event is a frame of the RPC parley.delivery.v1.DeliveryService/Subscribe in JSON (hello, message, membershipChange, chat, head, memberState, heartbeat, profileChanged, reset, end); something comes at least every 15 s.",
       "An id says how far the stream has got. A request with it in Last-Event-ID resumes after it, without a gap: up to 500 changes of each of the 100 chats that changed last, beyond that a reset; for other chats a head that says that there is something newer, which ListChanges returns. What came after the last id comes again; a chat's versions tell. A token of Sync may be there too. Without an id the heads of all chats come first.",
       "The last event has the name end and is a google.rpc.Status, whose reason says whether to come again: DRAINING, SLOW and RESYNC at once, TOKEN_EXPIRED with a new token, SESSION_REVOKED and REPLACED not. The retry field says when.",
-      "Nothing needs to be acknowledged. Who wants to (RPC Ack) counts the frames: the first has position 1. The token is in the header as everywhere, never in the address: browsers' EventSource cannot send it, a reader on fetch can.",
+      "Nothing needs to be acknowledged. Who wants to (RPC Ack) counts the frames: the first has position 1. The access token is in the header as everywhere, never in the address. Browsers' EventSource cannot send it: it opens the stream with a ticket.",
     ].join("\n\n"),
     parameters: [
       { name: "Last-Event-ID", in: "header", description: "Id of the last event that the client has taken, or a token of Sync.", schema: { type: "string", maxLength: 8192 } },
       { name: "lastEventId", in: "query", description: "The same, for clients that cannot set the header in their first request.", schema: { type: "string", maxLength: 8192 } },
+      { name: "ticket", in: "query", description: "A ticket (AuthService/CreateStreamTicket) instead of the header Authorization. It is good once: another stream needs another one.", schema: { type: "string", maxLength: 16384 } },
       { name: "catchUpOnly", in: "query", description: "End the stream once it has sent all that was missed: for clients behind proxies that hold a response back until it ends. EventSource then comes again by itself.", schema: { type: "boolean" }, example: true },
     ],
     responses: {
@@ -183,10 +184,11 @@ doc.paths["/api/v1/topics/{topic}/subscriptions/{group}/stream"] = {
     description: [
       "Attaches a member of a group and delivers its messages as server-sent events. Each event is a response of the RPC parley.topic.v1.ConsumerService/Consume in JSON (attached, delivery, state, alive, leaseLost, gone); something comes at least once in the heartbeat interval that attached names.",
       "Acknowledge with the session that attached names, at /api/v1/topic-sessions/{session}:ack; each acknowledgement lets the server send as many messages again. What is not acknowledged when the stream ends is delivered again, to another member or to the next stream: an id of an event, and Last-Event-ID, are not needed. Detach before you close the stream: what the member has then counts no attempt.",
-      "The token is in the header as everywhere, never in the address: browsers' EventSource cannot send it, a reader on fetch can.",
+      "The access token is in the header as everywhere, never in the address. Browsers' EventSource cannot send it: it opens the stream with a ticket.",
     ].join("\n\n"),
     parameters: [
       inPath("topic"), inPath("group"),
+      { name: "ticket", in: "query", description: "A ticket (AuthService/CreateStreamTicket) instead of the header Authorization. It is good once: another stream needs another one.", schema: { type: "string", maxLength: 16384 } },
       { name: "member", in: "query", description: "Name of the member, its own in the group; one is made without it.", schema: { type: "string", maxLength: 255 } },
       { name: "messages", in: "query", description: "Messages that are sent before one is acknowledged; 0 means 1,000.", schema: { type: "integer", minimum: 0, maximum: 1000000 }, example: 100 },
       { name: "bytes", in: "query", description: "Bytes of messages that are sent before one is acknowledged; 0 means 8 MiB.", schema: { type: "integer", minimum: 0, maximum: 1073741824 }, example: 8388608 },

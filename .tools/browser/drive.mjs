@@ -2,12 +2,12 @@
 //
 //   node drive.mjs SERVER-BINARY CHROMIUM BUNDLE
 //
-// Beside that, an EventSource in the page resumes by itself each time, and a second page keeps two idle streams of another
+// Beside that, an EventSource in the page, with a ticket for each stream, resumes each time, and a second page keeps two idle streams of another
 // server for longer than any timer on the way: one of Connect, one of server-sent events read by fetch.
 import assert from "node:assert/strict";
 import { spawn, execFileSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { createServer, request } from "node:http";
+import { createServer } from "node:http";
 import { once } from "node:events";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -48,9 +48,7 @@ async function kill() {
 const tokenOf = (user, dir = data) => execFileSync(binary, ["--data-dir", dir, "token", user], { encoding: "utf8" }).trim();
 
 // The page comes from an origin of its own, so every call of the API crosses origins.
-// It passes server-sent events on with a token of its own, as the back end of a site does for EventSource, which cannot
-// send one.
-function page(base, bearer) {
+function page(base) {
   const html = `<!doctype html><meta charset="utf-8"><title>Parley</title><body data-server="${base}">
 <form id="sign-in"><input id="token" aria-label="token"><button>Sign in</button></form><p id="state">out</p>
 <button id="create">Create chat</button><p id="chat"></p>
@@ -58,19 +56,6 @@ function page(base, bearer) {
 <ol id="log"></ol><script src="/page.js"></script>`;
   const script = readFileSync(bundlePath);
   return createServer((req, res) => {
-    if (req.url === "/events") {
-      const headers = { Authorization: `Bearer ${bearer}` };
-      if (req.headers["last-event-id"]) headers["Last-Event-ID"] = req.headers["last-event-id"];
-      const up = request(`${base}/api/v1/stream`, { headers }, (answer) => {
-        res.writeHead(answer.statusCode, answer.headers);
-        answer.pipe(res);
-        answer.on("error", () => res.destroy());
-      });
-      up.on("error", () => res.destroy()); // an answer that is an error would end the EventSource
-      res.on("close", () => up.destroy());
-      up.end();
-      return;
-    }
     res.setHeader("Content-Security-Policy", `default-src 'none'; script-src 'self'; connect-src 'self' ${base}`);
     if (req.url === "/page.js") res.setHeader("Content-Type", "text/javascript").end(script);
     else if (req.url === "/") res.setHeader("Content-Type", "text/html; charset=utf-8").end(html);
@@ -83,7 +68,7 @@ const idle = 65_000;
 
 // A page that only listens, and in the same page a reader of server-sent events on fetch, which can send the token.
 async function holdIdle(browser, base, dir) {
-  const site = page(base, "");
+  const site = page(base);
   site.listen(0, "127.0.0.1");
   await once(site, "listening");
   const tab = await browser.newPage();
@@ -127,7 +112,7 @@ try {
   const base = `http://${address}`;
   const alice = tokenOf("alice");
   const bob = tokenOf("bob");
-  pages = page(base, bob);
+  pages = page(base);
   pages.listen(0, "127.0.0.1");
   await once(pages, "listening");
   const port = pages.address().port;
@@ -166,16 +151,32 @@ try {
 
   await tab.goto(`http://localhost:${port}/`);
   await tab.evaluate(
-    () =>
+    ([api, bearer]) =>
       new Promise((listening) => {
         window.heard = [];
-        const source = new EventSource("/events");
-        source.onmessage = (e) => {
-          const frame = JSON.parse(e.data);
-          if (frame.message) window.heard.push(frame.message.content);
-          if (frame.heartbeat) listening();
+        window.tickets = 0;
+        let last = "";
+        const listen = async () => {
+          try {
+            const made = await fetch(`${api}/auth/stream-tickets`, { method: "POST", headers: { Authorization: `Bearer ${bearer}` } });
+            const { ticket } = await made.json();
+            window.tickets++;
+            const source = new EventSource(`${api}/stream?ticket=${ticket}&lastEventId=${encodeURIComponent(last)}`);
+            source.onmessage = (e) => {
+              last = e.lastEventId;
+              const frame = JSON.parse(e.data);
+              if (frame.message) window.heard.push(frame.message.content);
+              if (frame.heartbeat) listening();
+            };
+            // It comes again by itself, and is refused, because the ticket was used.
+            source.onerror = () => source.readyState === EventSource.CLOSED && listen();
+          } catch {
+            setTimeout(listen, 200); // the server is away
+          }
         };
+        void listen();
       }),
+    [`${base}/api/v1`, bob],
   );
   await tab.fill("#token", "not a token");
   await tab.click("#sign-in button");
@@ -257,6 +258,8 @@ try {
   assert.deepEqual(await lines(6), ["1 alice: one", "2 bob: two", "3 alice: three", "4 bob: four", "5 bob: five", "6 bob: six"]);
   await tab.waitForFunction(() => window.heard.length >= 6);
   assert.deepEqual(await tab.evaluate(() => window.heard), ["one", "two", "three", "four", "five", "six"]);
+  const tickets = await tab.evaluate(() => window.tickets);
+  assert.ok(tickets >= 2, `${tickets} tickets for three runs of the server`);
   assert.deepEqual(problems, []);
   const held = await holding;
   assert.equal(held.streams, "1", "streams of an idle page");

@@ -102,7 +102,7 @@ func (g *Gate) Wrap(next http.Handler) http.Handler {
 }
 
 func (g *Gate) admit(r *http.Request) (Principal, error) {
-	token, err := bearer(r.Header)
+	token, err := Bearer(r.Header)
 	if err != nil {
 		return Principal{}, err
 	}

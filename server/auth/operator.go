@@ -44,7 +44,7 @@ func (k *Key) IssueRole(name string, role Role, now time.Time, ttl time.Duration
 // Operator returns which operator's token a request carries. Errors: ErrMissingToken,
 // ErrInvalidToken, ErrTokenExpired.
 func (k *Key) Operator(header http.Header, now time.Time) (Operator, error) {
-	token, err := bearer(header)
+	token, err := Bearer(header)
 	if err != nil {
 		return Operator{}, err
 	}
@@ -63,8 +63,8 @@ func (k *Key) Operator(header http.Header, now time.Time) (Operator, error) {
 	return Operator{Name: c.Subject, Role: c.Role, ExpiresAt: c.ExpiresAt.Time}, nil
 }
 
-// bearer returns the one token of a request.
-func bearer(header http.Header) (string, error) {
+// Bearer returns the one token of a request. Errors: ErrMissingToken, ErrNotBearer, ErrInvalidToken.
+func Bearer(header http.Header) (string, error) {
 	values := header.Values("Authorization")
 	if len(values) == 0 {
 		return "", ErrMissingToken

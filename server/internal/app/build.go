@@ -206,7 +206,7 @@ func (p *program) buildEntrance() (err error) {
 	p.rest, err = rest.New(rest.Config{
 		Handlers: p.api.Handlers(), Codec: api.RESTCodec, Gate: p.gate.Wrap, Services: p.api.Names(),
 		Tokenless: authapi.Tokenless, LimitTokenless: p.identity.Tokenless.Wrap,
-		Observe: p.metrics.Request,
+		Observe: p.metrics.Request, Redeem: p.identity.Redeem,
 		MaxBody: map[string]int64{topicrpc.PublishProcedure: topicrpc.MaxPublishRequest,
 			api.BatchProcedure: api.MaxAnalyticsBatch},
 		Streams: []rest.Stream{

@@ -21,6 +21,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/identity/session"
 	"github.com/parley-chat/parley/server/identity/signin"
+	"github.com/parley-chat/parley/server/identity/ticket"
 	"github.com/parley-chat/parley/server/internal/api"
 )
 
@@ -29,14 +30,15 @@ type Server struct {
 	signin   *signin.Service
 	sessions *session.Service
 	revoker  session.Revoker
+	tickets  *ticket.Service
 }
 
 var _ authv1connect.AuthServiceHandler = (*Server)(nil)
 
 // New makes a Server. The revoker ends sessions that package session does not know: those of
 // tokens that operators and back ends have made.
-func New(s *signin.Service, revoker session.Revoker) *Server {
-	return &Server{signin: s, sessions: s.Sessions(), revoker: revoker}
+func New(s *signin.Service, revoker session.Revoker, tickets *ticket.Service) *Server {
+	return &Server{signin: s, sessions: s.Sessions(), revoker: revoker, tickets: tickets}
 }
 
 // Service is the service, for package api.
@@ -148,6 +150,26 @@ func (s *Server) RevokeSession(
 	return &authv1.RevokeSessionResponse{}, nil
 }
 
+// CreateStreamTicket implements AuthService.
+func (s *Server) CreateStreamTicket(
+	ctx context.Context, _ *authv1.CreateStreamTicketRequest,
+) (*authv1.CreateStreamTicketResponse, error) {
+	caller, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if caller.Kind == auth.KindService {
+		return nil, errTicket
+	}
+	call, _ := connect.CallInfoForHandlerContext(ctx)
+	token, err := auth.Bearer(call.RequestHeader())
+	if err != nil {
+		return nil, err
+	}
+	t, expires := s.tickets.Issue(token)
+	return &authv1.CreateStreamTicketResponse{Ticket: t, ExpiresAt: timestamppb.New(expires)}, nil
+}
+
 // RevokeAllSessions implements AuthService. Tokens that others have made in the user's name
 // end too, unless the caller's own session continues, whose tokens would end with them.
 func (s *Server) RevokeAllSessions(
@@ -190,6 +212,9 @@ func principal(ctx context.Context) (auth.Principal, error) {
 // errService answers a service account, whose session is its key: it would make itself
 // unable to call.
 var errService = errors.New("authapi: a service account has no session to end: operators revoke its keys")
+
+// errTicket answers a service account, whose key opens more than a stream and is no browser's.
+var errTicket = errors.New("authapi: a service account gets no tickets: its back end sends its key")
 
 // person is the principal who ends sessions.
 func person(ctx context.Context) (auth.Principal, error) {

@@ -29,6 +29,7 @@ import (
 	"github.com/parley-chat/parley/server/identity/securitylog"
 	"github.com/parley-chat/parley/server/identity/session"
 	"github.com/parley-chat/parley/server/identity/signin"
+	"github.com/parley-chat/parley/server/identity/ticket"
 	"github.com/parley-chat/parley/server/infra/testkit"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/authapi"
@@ -113,9 +114,10 @@ func newFixture(t *testing.T) *fixture {
 	people := testkit.Value(signin.New(signin.Config{Store: store, Clock: f.clock, Pepper: make([]byte, 32),
 		Outbox: outbox{f}, SignUp: true, Sessions: sessions, Record: record,
 		NewID: func(prefix string) string { n++; return fmt.Sprint(prefix, n) }}))(t)
+	tickets := testkit.Value(ticket.New(store, make([]byte, ticket.KeySize), f.clock))(t)
 	served := testkit.Value(api.New(api.Config{Store: store, Logger: slog.New(slog.DiscardHandler), Enter: authapi.Enter,
 		Permit:  func(auth.Principal, string) error { return nil },
-		Observe: func(string, string, time.Duration) {}, More: []api.Service{authapi.New(people, f).Service()}}))(t)
+		Observe: func(string, string, time.Duration) {}, More: []api.Service{authapi.New(people, f, tickets).Service()}}))(t)
 	f.gate = testkit.Value(auth.NewGate(auth.Config{Key: f.key, Clock: f.clock, Refuse: served.Refuse,
 		EnsureUser: func(context.Context, string) error { return nil },
 		Services: func(_ context.Context, _, user string) (auth.Principal, error) {

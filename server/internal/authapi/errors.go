@@ -41,6 +41,8 @@ var Refusals = rpc.Refusals{
 		Text: "too many are signing in: try again", Retry: time.Second},
 	{Is: errService, Code: connect.CodePermissionDenied, Reason: "FORBIDDEN",
 		Text: "a service account has no session to end: operators revoke its keys"},
+	{Is: errTicket, Code: connect.CodePermissionDenied, Reason: "FORBIDDEN",
+		Text: "a service account gets no tickets: its back end sends its key"},
 	{Is: session.ErrTooMany, Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
 		Text: "the account has begun too many sessions: try again later", Retry: 10 * time.Minute},
 	{Is: session.ErrTooFast, Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",

@@ -193,6 +193,8 @@ func TestServicesHaveNoSessions(t *testing.T) {
 			}
 		}
 	}
+	_, err := c.CreateStreamTicket(t.Context(), &authv1.CreateStreamTicketRequest{})
+	refused(t, "a ticket", err, connect.CodePermissionDenied, "FORBIDDEN")
 	list := testkit.Value(c.ListSessions(t.Context(), &authv1.ListSessionsRequest{}))(t)
 	testkit.Equal(t, "sessions", len(list.GetSessions()), 1)
 }

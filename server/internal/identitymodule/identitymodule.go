@@ -10,6 +10,7 @@ package identitymodule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -29,6 +30,7 @@ import (
 	"github.com/parley-chat/parley/server/identity/securitylog"
 	"github.com/parley-chat/parley/server/identity/service"
 	"github.com/parley-chat/parley/server/identity/session"
+	"github.com/parley-chat/parley/server/identity/ticket"
 	"github.com/parley-chat/parley/server/infra/config"
 	"github.com/parley-chat/parley/server/infra/edge"
 	"github.com/parley-chat/parley/server/infra/lifecycle"
@@ -79,6 +81,7 @@ type Module struct {
 	revoked      *revocation.Service
 	accounts     *service.Service
 	sessions     *session.Service
+	tickets      *ticket.Service
 	people       *people.Service
 	events       *securitylog.Log
 	services     []lifecycle.Service
@@ -104,6 +107,16 @@ func New(cfg Config) (*Module, error) {
 
 func (p *Module) run(name string, run func(ctx context.Context, ready func()) error) {
 	p.services = append(p.services, lifecycle.Service{Name: name, Run: run})
+}
+
+// Redeem returns the access token of a ticket for a stream, which is used up; empty if the ticket is not good. Errors
+// are the store's.
+func (p *Module) Redeem(ctx context.Context, t string) (token string, err error) {
+	token, err = p.tickets.Redeem(ctx, t)
+	if errors.Is(err, ticket.ErrTicket) {
+		return "", nil
+	}
+	return token, err
 }
 
 // Services are what runs in the background.

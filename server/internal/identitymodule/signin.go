@@ -13,6 +13,7 @@ import (
 	"github.com/parley-chat/parley/server/identity/sender"
 	"github.com/parley-chat/parley/server/identity/session"
 	"github.com/parley-chat/parley/server/identity/signin"
+	"github.com/parley-chat/parley/server/identity/ticket"
 	"github.com/parley-chat/parley/server/infra/config"
 	"github.com/parley-chat/parley/server/infra/lifecycle"
 	"github.com/parley-chat/parley/server/infra/telemetry"
@@ -68,7 +69,11 @@ func (p *Module) buildSignIn() error {
 	if err != nil {
 		return err
 	}
-	p.userServices = append(p.userServices, authapi.New(service, p.revoked).Service())
+	p.tickets, err = ticket.New(p.cfg.Backend.Store, p.cfg.Key.Derive("tickets for streams", ticket.KeySize), p.cfg.Clock)
+	if err != nil {
+		return err
+	}
+	p.userServices = append(p.userServices, authapi.New(service, p.revoked, p.tickets).Service())
 	p.measureSignIn()
 	return nil
 }

@@ -290,6 +290,11 @@ var bounds = []bound{
 		"codes know neither users nor sessions",
 	},
 	{
+		"server/identity/ticket", []string{"server/chat/commit", "server/store", "server/store/table/people",
+			"server/infra/wait"},
+		"a ticket knows neither users nor sessions",
+	},
+	{
 		"server/identity/sender", []string{"server/identity/identifier", "server/identity/otp", "server/infra/egress",
 			"server/infra/loopback", "server/infra/wait"},
 		"a way to people knows no store",

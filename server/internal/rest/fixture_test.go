@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -24,6 +25,7 @@ import (
 	"github.com/parley-chat/parley/server/identity/securitylog"
 	"github.com/parley-chat/parley/server/identity/session"
 	"github.com/parley-chat/parley/server/identity/signin"
+	"github.com/parley-chat/parley/server/identity/ticket"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/authapi"
 	"github.com/parley-chat/parley/server/internal/rest"
@@ -46,8 +48,9 @@ type fixture struct {
 	hub     *delivery.Hub
 	api     *api.API
 
-	mu    sync.Mutex
-	codes map[string]int // procedure and code
+	mu      sync.Mutex
+	codes   map[string]int // procedure and code
+	tickets *ticket.Service
 }
 
 // moody is a store that fails as it is told to.
@@ -114,7 +117,7 @@ func newFixture(t testing.TB) *fixture {
 				NewID: chat.NewID, Chats: w.chats, Hub: w.hub})}).Service())})
 	w.must(err)
 	w.handler, err = rest.New(rest.Config{Handlers: w.api.Handlers(), Codec: api.RESTCodec, Gate: w.gate,
-		Services: w.api.Names(), Observe: observe,
+		Services: w.api.Names(), Observe: observe, Redeem: w.redeem,
 		MaxBody: map[string]int64{topicrpc.PublishProcedure: topicrpc.MaxPublishRequest},
 		Streams: []rest.Stream{{Path: api.EventsPath, Procedure: api.EventsProcedure, Codec: api.EventsCodec,
 			Request: api.EventsRequest}}})
@@ -135,7 +138,9 @@ func (w *fixture) signIn() api.Service {
 	people, err := signin.New(signin.Config{Store: w.store, Clock: time.Now, Pepper: make([]byte, 32), Sessions: sessions,
 		NewID: chat.NewID, Record: nothing})
 	w.must(err)
-	return authapi.New(people, w).Service()
+	w.tickets, err = ticket.New(w.store, make([]byte, ticket.KeySize), time.Now)
+	w.must(err)
+	return authapi.New(people, w, w.tickets).Service()
 }
 
 // RevokeSession makes the fixture a revoker.
@@ -143,6 +148,15 @@ func (*fixture) RevokeSession(context.Context, string, time.Time) error { return
 
 // RevokeUser makes it one of users.
 func (*fixture) RevokeUser(context.Context, string, time.Time, time.Time) error { return nil }
+
+// redeem is as that of the identity services.
+func (w *fixture) redeem(ctx context.Context, t string) (string, error) {
+	token, err := w.tickets.Redeem(ctx, t)
+	if errors.Is(err, ticket.ErrTicket) {
+		return "", nil
+	}
+	return token, err
+}
 
 func (w *fixture) gate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

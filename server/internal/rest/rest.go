@@ -13,6 +13,7 @@ package rest
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -52,6 +53,9 @@ type Config struct {
 	Services []string
 	// Streams are served as server-sent events. There is at least one.
 	Streams []Stream
+	// Redeem returns the access token of a ticket, which a stream has as a parameter instead of a header;
+	// empty for one that is not good. An error says that it is not known whether the ticket is.
+	Redeem func(ctx context.Context, ticket string) (token string, err error)
 	// MaxBody has the limits of bodies by procedure where they are not 128 KiB. May be nil.
 	MaxBody map[string]int64
 	// Observe counts a call that ended before its RPC was reached; code is the name
@@ -72,8 +76,8 @@ type api struct {
 // and the bodies "*" and none.
 func New(c Config) (http.Handler, error) {
 	if c.Handlers == nil || c.Codec == "" || c.Gate == nil || len(c.Services) == 0 || c.Observe == nil ||
-		len(c.Streams) == 0 || len(c.Tokenless) > 0 && c.LimitTokenless == nil {
-		return nil, errors.New("rest: handlers, codec, gate, services, streams and observer are required")
+		len(c.Streams) == 0 || c.Redeem == nil || len(c.Tokenless) > 0 && c.LimitTokenless == nil {
+		return nil, errors.New("rest: handlers, codec, gate, services, streams, tickets and observer are required")
 	}
 	a := &api{config: c, mux: http.NewServeMux()}
 	routes, err := routesOf(c.Services)

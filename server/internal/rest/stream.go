@@ -94,9 +94,36 @@ func (a *api) stream(s Stream, rt *route, call http.Handler, w http.ResponseWrit
 	if own.Header.Get("Last-Event-ID") == "" && params.Has(lastEventID) {
 		own.Header.Set("Last-Event-ID", params.Get(lastEventID))
 	}
+	if f := a.redeem(own, params["ticket"]); f != nil {
+		a.fail(rt, began, w, f)
+		return
+	}
 	answer := &events{refusal: &response{w: w, route: rt}}
 	call.ServeHTTP(answer, own)
 	answer.refusal.finish()
+}
+
+// redeem puts the access token of a ticket in the header, where a stream is opened with one.
+func (a *api) redeem(r *http.Request, tickets []string) *fault {
+	switch {
+	case len(tickets) == 0:
+		return nil
+	case len(tickets) > 1:
+		return invalid("ticket", "is given twice")
+	case r.Header.Get("Authorization") != "":
+		return invalid("ticket", "excludes an access token in the header")
+	}
+	token, err := a.config.Redeem(r.Context(), tickets[0])
+	switch {
+	case err != nil:
+		return &fault{status: http.StatusServiceUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE",
+			text: "it is not known just now whether the ticket was used: ask for another one"}
+	case token == "":
+		return &fault{status: http.StatusUnauthorized, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED",
+			text: "the ticket is not this server's, was used, or is too old: ask for another one"}
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	return nil
 }
 
 // streamRPC is the request of the RPC, whose body is a message in an envelope already.

@@ -13,6 +13,7 @@ import (
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/server/infra/testkit"
+	"github.com/parley-chat/parley/server/store"
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
@@ -36,7 +37,9 @@ func (w *fixture) listen(user, query string, headers ...string) *feed {
 	w.Cleanup(cancel) // before the server closes, which waits for its streams
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, web.URL+"/api/v1/stream"+query, http.NoBody)
 	w.must(err)
-	req.Header.Set("Authorization", "Bearer "+user)
+	if user != "" {
+		req.Header.Set("Authorization", "Bearer "+user)
+	}
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
@@ -184,6 +187,33 @@ func TestCatchUpOnly(t *testing.T) {
 	w.do("bob", "GET", "/api/v1/stream?catchUpOnly=perhaps", "").want(400, "INVALID_ARGUMENT")
 	w.do("bob", "GET", "/api/v1/stream?catchUpOnly=true&catchUpOnly=true", "").want(400, "INVALID_ARGUMENT")
 	w.listen("bob", "?catchUpOnly=false").toHeartbeat()
+}
+
+// A browser's EventSource opens a stream with a ticket, once.
+func TestStreamWithATicket(t *testing.T) {
+	w := newFixture(t)
+	path := w.group("bob")
+	ticket := func() string {
+		return w.do("bob", "POST", "/api/v1/auth/stream-tickets", "").want(200, "").at("ticket").(string)
+	}
+	one := ticket()
+	f := w.listen("", "?ticket="+one)
+	f.toHeartbeat()
+	w.do("ann", "POST", path+"/messages", `{"content":"x"}`).want(201, "")
+	if m, _ := f.frame(); m.GetMessage().GetContent() != "x" {
+		t.Errorf("live: %v", m)
+	}
+	w.do("", "GET", "/api/v1/stream?ticket="+one, "").want(401, "UNAUTHENTICATED")
+	w.do("", "GET", "/api/v1/stream?ticket=", "").want(401, "UNAUTHENTICATED")
+	w.do("", "GET", "/api/v1/stream?ticket=bob", "").want(401, "UNAUTHENTICATED")
+	w.do("", "GET", "/api/v1/chats?ticket="+ticket(), "").want(401, "UNAUTHENTICATED")
+	two := ticket()
+	w.do("bob", "GET", "/api/v1/stream?ticket="+two, "").want(400, "INVALID_ARGUMENT")
+	w.do("", "GET", "/api/v1/stream?ticket="+two+"&ticket="+two, "").want(400, "INVALID_ARGUMENT")
+	w.do("", "GET", "/api/v1/stream?catchUpOnly=perhaps&ticket="+two, "").want(400, "INVALID_ARGUMENT")
+	w.store.fail(store.ErrUnavailable, nil)
+	w.do("", "GET", "/api/v1/stream?ticket="+two, "").want(503, "UNAVAILABLE")
+	w.listen("", "?ticket="+two).toHeartbeat()
 }
 
 // Who wants to acknowledge counts the frames; heartbeats count, the end does not.

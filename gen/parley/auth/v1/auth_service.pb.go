@@ -26,6 +26,98 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// CreateStreamTicketRequest asks for a ticket.
+type CreateStreamTicketRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateStreamTicketRequest) Reset() {
+	*x = CreateStreamTicketRequest{}
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateStreamTicketRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateStreamTicketRequest) ProtoMessage() {}
+
+func (x *CreateStreamTicketRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateStreamTicketRequest.ProtoReflect.Descriptor instead.
+func (*CreateStreamTicketRequest) Descriptor() ([]byte, []int) {
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{0}
+}
+
+// CreateStreamTicketResponse has the ticket.
+type CreateStreamTicketResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The ticket. It is good once, and for no longer than the access token of the call.
+	Ticket string `protobuf:"bytes,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	// Until when a stream can be opened with it: 30 seconds from now.
+	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateStreamTicketResponse) Reset() {
+	*x = CreateStreamTicketResponse{}
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateStreamTicketResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateStreamTicketResponse) ProtoMessage() {}
+
+func (x *CreateStreamTicketResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateStreamTicketResponse.ProtoReflect.Descriptor instead.
+func (*CreateStreamTicketResponse) Descriptor() ([]byte, []int) {
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *CreateStreamTicketResponse) GetTicket() string {
+	if x != nil {
+		return x.Ticket
+	}
+	return ""
+}
+
+func (x *CreateStreamTicketResponse) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
 // Tokens are what a session's owner needs. They are shown once and belong to no one else.
 type Tokens struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -48,7 +140,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[0]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -60,7 +152,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[0]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -73,7 +165,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{0}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Tokens) GetAccessToken() string {
@@ -139,7 +231,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[1]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -151,7 +243,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[1]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -164,7 +256,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{1}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Session) GetSessionId() string {
@@ -220,7 +312,7 @@ type RequestCodeRequest struct {
 
 func (x *RequestCodeRequest) Reset() {
 	*x = RequestCodeRequest{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[2]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -232,7 +324,7 @@ func (x *RequestCodeRequest) String() string {
 func (*RequestCodeRequest) ProtoMessage() {}
 
 func (x *RequestCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[2]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -245,7 +337,7 @@ func (x *RequestCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestCodeRequest.ProtoReflect.Descriptor instead.
 func (*RequestCodeRequest) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{2}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RequestCodeRequest) GetIdentifier() string {
@@ -270,7 +362,7 @@ type RequestCodeResponse struct {
 
 func (x *RequestCodeResponse) Reset() {
 	*x = RequestCodeResponse{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[3]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -282,7 +374,7 @@ func (x *RequestCodeResponse) String() string {
 func (*RequestCodeResponse) ProtoMessage() {}
 
 func (x *RequestCodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[3]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -295,7 +387,7 @@ func (x *RequestCodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestCodeResponse.ProtoReflect.Descriptor instead.
 func (*RequestCodeResponse) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{3}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RequestCodeResponse) GetRequestId() string {
@@ -336,7 +428,7 @@ type VerifyCodeRequest struct {
 
 func (x *VerifyCodeRequest) Reset() {
 	*x = VerifyCodeRequest{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[4]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -348,7 +440,7 @@ func (x *VerifyCodeRequest) String() string {
 func (*VerifyCodeRequest) ProtoMessage() {}
 
 func (x *VerifyCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[4]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -361,7 +453,7 @@ func (x *VerifyCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyCodeRequest.ProtoReflect.Descriptor instead.
 func (*VerifyCodeRequest) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{4}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *VerifyCodeRequest) GetIdentifier() string {
@@ -405,7 +497,7 @@ type VerifyCodeResponse struct {
 
 func (x *VerifyCodeResponse) Reset() {
 	*x = VerifyCodeResponse{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[5]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -417,7 +509,7 @@ func (x *VerifyCodeResponse) String() string {
 func (*VerifyCodeResponse) ProtoMessage() {}
 
 func (x *VerifyCodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[5]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -430,7 +522,7 @@ func (x *VerifyCodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyCodeResponse.ProtoReflect.Descriptor instead.
 func (*VerifyCodeResponse) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{5}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *VerifyCodeResponse) GetTokens() *Tokens {
@@ -460,7 +552,7 @@ type ExchangeTokenRequest struct {
 
 func (x *ExchangeTokenRequest) Reset() {
 	*x = ExchangeTokenRequest{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[6]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +564,7 @@ func (x *ExchangeTokenRequest) String() string {
 func (*ExchangeTokenRequest) ProtoMessage() {}
 
 func (x *ExchangeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[6]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +577,7 @@ func (x *ExchangeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeTokenRequest.ProtoReflect.Descriptor instead.
 func (*ExchangeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{6}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ExchangeTokenRequest) GetToken() string {
@@ -513,7 +605,7 @@ type ExchangeTokenResponse struct {
 
 func (x *ExchangeTokenResponse) Reset() {
 	*x = ExchangeTokenResponse{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[7]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +617,7 @@ func (x *ExchangeTokenResponse) String() string {
 func (*ExchangeTokenResponse) ProtoMessage() {}
 
 func (x *ExchangeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[7]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +630,7 @@ func (x *ExchangeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeTokenResponse.ProtoReflect.Descriptor instead.
 func (*ExchangeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{7}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ExchangeTokenResponse) GetTokens() *Tokens {
@@ -559,7 +651,7 @@ type RefreshRequest struct {
 
 func (x *RefreshRequest) Reset() {
 	*x = RefreshRequest{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[8]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -571,7 +663,7 @@ func (x *RefreshRequest) String() string {
 func (*RefreshRequest) ProtoMessage() {}
 
 func (x *RefreshRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[8]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -584,7 +676,7 @@ func (x *RefreshRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshRequest.ProtoReflect.Descriptor instead.
 func (*RefreshRequest) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{8}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RefreshRequest) GetRefreshToken() string {
@@ -605,7 +697,7 @@ type RefreshResponse struct {
 
 func (x *RefreshResponse) Reset() {
 	*x = RefreshResponse{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[9]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +709,7 @@ func (x *RefreshResponse) String() string {
 func (*RefreshResponse) ProtoMessage() {}
 
 func (x *RefreshResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[9]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +722,7 @@ func (x *RefreshResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshResponse.ProtoReflect.Descriptor instead.
 func (*RefreshResponse) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{9}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RefreshResponse) GetTokens() *Tokens {
@@ -649,7 +741,7 @@ type SignOutRequest struct {
 
 func (x *SignOutRequest) Reset() {
 	*x = SignOutRequest{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[10]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +753,7 @@ func (x *SignOutRequest) String() string {
 func (*SignOutRequest) ProtoMessage() {}
 
 func (x *SignOutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[10]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +766,7 @@ func (x *SignOutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignOutRequest.ProtoReflect.Descriptor instead.
 func (*SignOutRequest) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{10}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{12}
 }
 
 // SignOutResponse says that the session has ended.
@@ -686,7 +778,7 @@ type SignOutResponse struct {
 
 func (x *SignOutResponse) Reset() {
 	*x = SignOutResponse{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[11]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +790,7 @@ func (x *SignOutResponse) String() string {
 func (*SignOutResponse) ProtoMessage() {}
 
 func (x *SignOutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[11]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +803,7 @@ func (x *SignOutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignOutResponse.ProtoReflect.Descriptor instead.
 func (*SignOutResponse) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{11}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{13}
 }
 
 // ListSessionsRequest asks for the caller's sessions.
@@ -723,7 +815,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[12]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +827,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[12]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +840,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{12}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{14}
 }
 
 // ListSessionsResponse has the caller's sessions.
@@ -762,7 +854,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[13]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +866,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[13]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +879,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{13}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*Session {
@@ -808,7 +900,7 @@ type RevokeSessionRequest struct {
 
 func (x *RevokeSessionRequest) Reset() {
 	*x = RevokeSessionRequest{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[14]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -820,7 +912,7 @@ func (x *RevokeSessionRequest) String() string {
 func (*RevokeSessionRequest) ProtoMessage() {}
 
 func (x *RevokeSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[14]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -833,7 +925,7 @@ func (x *RevokeSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeSessionRequest.ProtoReflect.Descriptor instead.
 func (*RevokeSessionRequest) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{14}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RevokeSessionRequest) GetSessionId() string {
@@ -852,7 +944,7 @@ type RevokeSessionResponse struct {
 
 func (x *RevokeSessionResponse) Reset() {
 	*x = RevokeSessionResponse{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[15]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -864,7 +956,7 @@ func (x *RevokeSessionResponse) String() string {
 func (*RevokeSessionResponse) ProtoMessage() {}
 
 func (x *RevokeSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[15]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -877,7 +969,7 @@ func (x *RevokeSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeSessionResponse.ProtoReflect.Descriptor instead.
 func (*RevokeSessionResponse) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{15}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{17}
 }
 
 // RevokeAllSessionsRequest says which sessions end.
@@ -891,7 +983,7 @@ type RevokeAllSessionsRequest struct {
 
 func (x *RevokeAllSessionsRequest) Reset() {
 	*x = RevokeAllSessionsRequest{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[16]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +995,7 @@ func (x *RevokeAllSessionsRequest) String() string {
 func (*RevokeAllSessionsRequest) ProtoMessage() {}
 
 func (x *RevokeAllSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[16]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1008,7 @@ func (x *RevokeAllSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAllSessionsRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAllSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{16}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RevokeAllSessionsRequest) GetKeepCurrent() bool {
@@ -937,7 +1029,7 @@ type RevokeAllSessionsResponse struct {
 
 func (x *RevokeAllSessionsResponse) Reset() {
 	*x = RevokeAllSessionsResponse{}
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[17]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1041,7 @@ func (x *RevokeAllSessionsResponse) String() string {
 func (*RevokeAllSessionsResponse) ProtoMessage() {}
 
 func (x *RevokeAllSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[17]
+	mi := &file_parley_auth_v1_auth_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1054,7 @@ func (x *RevokeAllSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAllSessionsResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAllSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{17}
+	return file_parley_auth_v1_auth_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RevokeAllSessionsResponse) GetRevoked() int32 {
@@ -976,7 +1068,12 @@ var File_parley_auth_v1_auth_service_proto protoreflect.FileDescriptor
 
 const file_parley_auth_v1_auth_service_proto_rawDesc = "" +
 	"\n" +
-	"!parley/auth/v1/auth_service.proto\x12\x0eparley.auth.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd6\x02\n" +
+	"!parley/auth/v1/auth_service.proto\x12\x0eparley.auth.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x1b\n" +
+	"\x19CreateStreamTicketRequest\"z\n" +
+	"\x1aCreateStreamTicketResponse\x12!\n" +
+	"\x06ticket\x18\x01 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x01R\x06ticket\x129\n" +
+	"\n" +
+	"expires_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\xd6\x02\n" +
 	"\x06Tokens\x12+\n" +
 	"\faccess_token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80@R\vaccessToken\x12Q\n" +
 	"\x17access_token_expires_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x14accessTokenExpiresAt\x12-\n" +
@@ -1043,7 +1140,7 @@ const file_parley_auth_v1_auth_service_proto_rawDesc = "" +
 	"\x18RevokeAllSessionsRequest\x12!\n" +
 	"\fkeep_current\x18\x01 \x01(\bR\vkeepCurrent\"5\n" +
 	"\x19RevokeAllSessionsResponse\x12\x18\n" +
-	"\arevoked\x18\x01 \x01(\x05R\arevoked2\x84\b\n" +
+	"\arevoked\x18\x01 \x01(\x05R\arevoked2\x97\t\n" +
 	"\vAuthService\x12|\n" +
 	"\vRequestCode\x12\".parley.auth.v1.RequestCodeRequest\x1a#.parley.auth.v1.RequestCodeResponse\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/api/v1/auth/request-code\x12x\n" +
 	"\n" +
@@ -1052,7 +1149,8 @@ const file_parley_auth_v1_auth_service_proto_rawDesc = "" +
 	"\aRefresh\x12\x1e.parley.auth.v1.RefreshRequest\x1a\x1f.parley.auth.v1.RefreshResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/api/v1/auth/refresh\x12i\n" +
 	"\aSignOut\x12\x1e.parley.auth.v1.SignOutRequest\x1a\x1f.parley.auth.v1.SignOutResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\"\x15/api/v1/auth/sign-out\x12{\n" +
 	"\fListSessions\x12#.parley.auth.v1.ListSessionsRequest\x1a$.parley.auth.v1.ListSessionsResponse\" \x82\xd3\xe4\x93\x02\x17\x12\x15/api/v1/auth/sessions\x90\x02\x01\x12\x88\x01\n" +
-	"\rRevokeSession\x12$.parley.auth.v1.RevokeSessionRequest\x1a%.parley.auth.v1.RevokeSessionResponse\"*\x82\xd3\xe4\x93\x02$*\"/api/v1/auth/sessions/{session_id}\x12\x95\x01\n" +
+	"\rRevokeSession\x12$.parley.auth.v1.RevokeSessionRequest\x1a%.parley.auth.v1.RevokeSessionResponse\"*\x82\xd3\xe4\x93\x02$*\"/api/v1/auth/sessions/{session_id}\x12\x90\x01\n" +
+	"\x12CreateStreamTicket\x12).parley.auth.v1.CreateStreamTicketRequest\x1a*.parley.auth.v1.CreateStreamTicketResponse\"#\x82\xd3\xe4\x93\x02\x1d\"\x1b/api/v1/auth/stream-tickets\x12\x95\x01\n" +
 	"\x11RevokeAllSessions\x12(.parley.auth.v1.RevokeAllSessionsRequest\x1a).parley.auth.v1.RevokeAllSessionsResponse\"+\x82\xd3\xe4\x93\x02%:\x01*\" /api/v1/auth/revoke-all-sessionsBx\n" +
 	"\x12dev.parley.auth.v1B\x10AuthServiceProtoP\x01Z7github.com/parley-chat/parley/gen/parley/auth/v1;authv1\xa2\x02\x03PLY\xaa\x02\x0eParley.Auth.V1b\x06proto3"
 
@@ -1068,61 +1166,66 @@ func file_parley_auth_v1_auth_service_proto_rawDescGZIP() []byte {
 	return file_parley_auth_v1_auth_service_proto_rawDescData
 }
 
-var file_parley_auth_v1_auth_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_parley_auth_v1_auth_service_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_parley_auth_v1_auth_service_proto_goTypes = []any{
-	(*Tokens)(nil),                    // 0: parley.auth.v1.Tokens
-	(*Session)(nil),                   // 1: parley.auth.v1.Session
-	(*RequestCodeRequest)(nil),        // 2: parley.auth.v1.RequestCodeRequest
-	(*RequestCodeResponse)(nil),       // 3: parley.auth.v1.RequestCodeResponse
-	(*VerifyCodeRequest)(nil),         // 4: parley.auth.v1.VerifyCodeRequest
-	(*VerifyCodeResponse)(nil),        // 5: parley.auth.v1.VerifyCodeResponse
-	(*ExchangeTokenRequest)(nil),      // 6: parley.auth.v1.ExchangeTokenRequest
-	(*ExchangeTokenResponse)(nil),     // 7: parley.auth.v1.ExchangeTokenResponse
-	(*RefreshRequest)(nil),            // 8: parley.auth.v1.RefreshRequest
-	(*RefreshResponse)(nil),           // 9: parley.auth.v1.RefreshResponse
-	(*SignOutRequest)(nil),            // 10: parley.auth.v1.SignOutRequest
-	(*SignOutResponse)(nil),           // 11: parley.auth.v1.SignOutResponse
-	(*ListSessionsRequest)(nil),       // 12: parley.auth.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),      // 13: parley.auth.v1.ListSessionsResponse
-	(*RevokeSessionRequest)(nil),      // 14: parley.auth.v1.RevokeSessionRequest
-	(*RevokeSessionResponse)(nil),     // 15: parley.auth.v1.RevokeSessionResponse
-	(*RevokeAllSessionsRequest)(nil),  // 16: parley.auth.v1.RevokeAllSessionsRequest
-	(*RevokeAllSessionsResponse)(nil), // 17: parley.auth.v1.RevokeAllSessionsResponse
-	(*timestamppb.Timestamp)(nil),     // 18: google.protobuf.Timestamp
+	(*CreateStreamTicketRequest)(nil),  // 0: parley.auth.v1.CreateStreamTicketRequest
+	(*CreateStreamTicketResponse)(nil), // 1: parley.auth.v1.CreateStreamTicketResponse
+	(*Tokens)(nil),                     // 2: parley.auth.v1.Tokens
+	(*Session)(nil),                    // 3: parley.auth.v1.Session
+	(*RequestCodeRequest)(nil),         // 4: parley.auth.v1.RequestCodeRequest
+	(*RequestCodeResponse)(nil),        // 5: parley.auth.v1.RequestCodeResponse
+	(*VerifyCodeRequest)(nil),          // 6: parley.auth.v1.VerifyCodeRequest
+	(*VerifyCodeResponse)(nil),         // 7: parley.auth.v1.VerifyCodeResponse
+	(*ExchangeTokenRequest)(nil),       // 8: parley.auth.v1.ExchangeTokenRequest
+	(*ExchangeTokenResponse)(nil),      // 9: parley.auth.v1.ExchangeTokenResponse
+	(*RefreshRequest)(nil),             // 10: parley.auth.v1.RefreshRequest
+	(*RefreshResponse)(nil),            // 11: parley.auth.v1.RefreshResponse
+	(*SignOutRequest)(nil),             // 12: parley.auth.v1.SignOutRequest
+	(*SignOutResponse)(nil),            // 13: parley.auth.v1.SignOutResponse
+	(*ListSessionsRequest)(nil),        // 14: parley.auth.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),       // 15: parley.auth.v1.ListSessionsResponse
+	(*RevokeSessionRequest)(nil),       // 16: parley.auth.v1.RevokeSessionRequest
+	(*RevokeSessionResponse)(nil),      // 17: parley.auth.v1.RevokeSessionResponse
+	(*RevokeAllSessionsRequest)(nil),   // 18: parley.auth.v1.RevokeAllSessionsRequest
+	(*RevokeAllSessionsResponse)(nil),  // 19: parley.auth.v1.RevokeAllSessionsResponse
+	(*timestamppb.Timestamp)(nil),      // 20: google.protobuf.Timestamp
 }
 var file_parley_auth_v1_auth_service_proto_depIdxs = []int32{
-	18, // 0: parley.auth.v1.Tokens.access_token_expires_at:type_name -> google.protobuf.Timestamp
-	18, // 1: parley.auth.v1.Tokens.refresh_token_expires_at:type_name -> google.protobuf.Timestamp
-	18, // 2: parley.auth.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	18, // 3: parley.auth.v1.Session.last_used_at:type_name -> google.protobuf.Timestamp
-	18, // 4: parley.auth.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
-	18, // 5: parley.auth.v1.RequestCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
-	18, // 6: parley.auth.v1.RequestCodeResponse.resend_at:type_name -> google.protobuf.Timestamp
-	0,  // 7: parley.auth.v1.VerifyCodeResponse.tokens:type_name -> parley.auth.v1.Tokens
-	0,  // 8: parley.auth.v1.ExchangeTokenResponse.tokens:type_name -> parley.auth.v1.Tokens
-	0,  // 9: parley.auth.v1.RefreshResponse.tokens:type_name -> parley.auth.v1.Tokens
-	1,  // 10: parley.auth.v1.ListSessionsResponse.sessions:type_name -> parley.auth.v1.Session
-	2,  // 11: parley.auth.v1.AuthService.RequestCode:input_type -> parley.auth.v1.RequestCodeRequest
-	4,  // 12: parley.auth.v1.AuthService.VerifyCode:input_type -> parley.auth.v1.VerifyCodeRequest
-	6,  // 13: parley.auth.v1.AuthService.ExchangeToken:input_type -> parley.auth.v1.ExchangeTokenRequest
-	8,  // 14: parley.auth.v1.AuthService.Refresh:input_type -> parley.auth.v1.RefreshRequest
-	10, // 15: parley.auth.v1.AuthService.SignOut:input_type -> parley.auth.v1.SignOutRequest
-	12, // 16: parley.auth.v1.AuthService.ListSessions:input_type -> parley.auth.v1.ListSessionsRequest
-	14, // 17: parley.auth.v1.AuthService.RevokeSession:input_type -> parley.auth.v1.RevokeSessionRequest
-	16, // 18: parley.auth.v1.AuthService.RevokeAllSessions:input_type -> parley.auth.v1.RevokeAllSessionsRequest
-	3,  // 19: parley.auth.v1.AuthService.RequestCode:output_type -> parley.auth.v1.RequestCodeResponse
-	5,  // 20: parley.auth.v1.AuthService.VerifyCode:output_type -> parley.auth.v1.VerifyCodeResponse
-	7,  // 21: parley.auth.v1.AuthService.ExchangeToken:output_type -> parley.auth.v1.ExchangeTokenResponse
-	9,  // 22: parley.auth.v1.AuthService.Refresh:output_type -> parley.auth.v1.RefreshResponse
-	11, // 23: parley.auth.v1.AuthService.SignOut:output_type -> parley.auth.v1.SignOutResponse
-	13, // 24: parley.auth.v1.AuthService.ListSessions:output_type -> parley.auth.v1.ListSessionsResponse
-	15, // 25: parley.auth.v1.AuthService.RevokeSession:output_type -> parley.auth.v1.RevokeSessionResponse
-	17, // 26: parley.auth.v1.AuthService.RevokeAllSessions:output_type -> parley.auth.v1.RevokeAllSessionsResponse
-	19, // [19:27] is the sub-list for method output_type
-	11, // [11:19] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	20, // 0: parley.auth.v1.CreateStreamTicketResponse.expires_at:type_name -> google.protobuf.Timestamp
+	20, // 1: parley.auth.v1.Tokens.access_token_expires_at:type_name -> google.protobuf.Timestamp
+	20, // 2: parley.auth.v1.Tokens.refresh_token_expires_at:type_name -> google.protobuf.Timestamp
+	20, // 3: parley.auth.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	20, // 4: parley.auth.v1.Session.last_used_at:type_name -> google.protobuf.Timestamp
+	20, // 5: parley.auth.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
+	20, // 6: parley.auth.v1.RequestCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
+	20, // 7: parley.auth.v1.RequestCodeResponse.resend_at:type_name -> google.protobuf.Timestamp
+	2,  // 8: parley.auth.v1.VerifyCodeResponse.tokens:type_name -> parley.auth.v1.Tokens
+	2,  // 9: parley.auth.v1.ExchangeTokenResponse.tokens:type_name -> parley.auth.v1.Tokens
+	2,  // 10: parley.auth.v1.RefreshResponse.tokens:type_name -> parley.auth.v1.Tokens
+	3,  // 11: parley.auth.v1.ListSessionsResponse.sessions:type_name -> parley.auth.v1.Session
+	4,  // 12: parley.auth.v1.AuthService.RequestCode:input_type -> parley.auth.v1.RequestCodeRequest
+	6,  // 13: parley.auth.v1.AuthService.VerifyCode:input_type -> parley.auth.v1.VerifyCodeRequest
+	8,  // 14: parley.auth.v1.AuthService.ExchangeToken:input_type -> parley.auth.v1.ExchangeTokenRequest
+	10, // 15: parley.auth.v1.AuthService.Refresh:input_type -> parley.auth.v1.RefreshRequest
+	12, // 16: parley.auth.v1.AuthService.SignOut:input_type -> parley.auth.v1.SignOutRequest
+	14, // 17: parley.auth.v1.AuthService.ListSessions:input_type -> parley.auth.v1.ListSessionsRequest
+	16, // 18: parley.auth.v1.AuthService.RevokeSession:input_type -> parley.auth.v1.RevokeSessionRequest
+	0,  // 19: parley.auth.v1.AuthService.CreateStreamTicket:input_type -> parley.auth.v1.CreateStreamTicketRequest
+	18, // 20: parley.auth.v1.AuthService.RevokeAllSessions:input_type -> parley.auth.v1.RevokeAllSessionsRequest
+	5,  // 21: parley.auth.v1.AuthService.RequestCode:output_type -> parley.auth.v1.RequestCodeResponse
+	7,  // 22: parley.auth.v1.AuthService.VerifyCode:output_type -> parley.auth.v1.VerifyCodeResponse
+	9,  // 23: parley.auth.v1.AuthService.ExchangeToken:output_type -> parley.auth.v1.ExchangeTokenResponse
+	11, // 24: parley.auth.v1.AuthService.Refresh:output_type -> parley.auth.v1.RefreshResponse
+	13, // 25: parley.auth.v1.AuthService.SignOut:output_type -> parley.auth.v1.SignOutResponse
+	15, // 26: parley.auth.v1.AuthService.ListSessions:output_type -> parley.auth.v1.ListSessionsResponse
+	17, // 27: parley.auth.v1.AuthService.RevokeSession:output_type -> parley.auth.v1.RevokeSessionResponse
+	1,  // 28: parley.auth.v1.AuthService.CreateStreamTicket:output_type -> parley.auth.v1.CreateStreamTicketResponse
+	19, // 29: parley.auth.v1.AuthService.RevokeAllSessions:output_type -> parley.auth.v1.RevokeAllSessionsResponse
+	21, // [21:30] is the sub-list for method output_type
+	12, // [12:21] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_parley_auth_v1_auth_service_proto_init() }
@@ -1136,7 +1239,7 @@ func file_parley_auth_v1_auth_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_auth_v1_auth_service_proto_rawDesc), len(file_parley_auth_v1_auth_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -61,6 +61,22 @@ func CodeFrom(it store.Item) Code {
 	}
 }
 
+// UsedTicket is a ticket for a stream that was used. Table otp_requests, key "ticket#" and the ticket's nonce.
+type UsedTicket struct {
+	ExpiresAt int64 // unix s
+}
+
+// UsedTicketKey is the key of the row of a used ticket.
+func UsedTicketKey(nonce string) store.Key { return CodeKey("ticket#" + nonce) }
+
+// Item returns the row as an item.
+func (u UsedTicket) Item() store.Item {
+	return item(attr(store.ExpiresAtField, store.Int(u.ExpiresAt)))
+}
+
+// UsedTicketFrom reads the row of a used ticket.
+func UsedTicketFrom(it store.Item) UsedTicket { return UsedTicket{num(it, store.ExpiresAtField)} }
+
 const timeSize = 8 // bytes of a time in a row
 
 func packTimes(times []int64) []byte {

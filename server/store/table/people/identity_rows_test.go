@@ -37,6 +37,12 @@ func TestRows(t *testing.T) {
 			read: func(r store.Row) any { return people.IdentifierFrom(r.Item) },
 			item: store.Item{{Name: "at", Value: store.Int(at)}, {Name: "user", Value: store.String("ann")}},
 		},
+		"used ticket": {
+			key: people.UsedTicketKey("ab"), want: store.Key{Table: "otp_requests", PK: "ticket#ab"},
+			row:  people.UsedTicket{ExpiresAt: 9},
+			read: func(r store.Row) any { return people.UsedTicketFrom(r.Item) },
+			item: store.Item{{Name: "expires_at", Value: store.Int(9)}},
+		},
 		"code": {
 			key: people.CodeKey("abc"), want: store.Key{Table: "otp_requests", PK: "abc"},
 			row: people.Code{Change: "c", Request: "r", Hash: []byte{1, 2}, Until: at, Attempts: 3, Sends: []int64{at},

@@ -51,6 +51,9 @@ const (
 	// AuthServiceRevokeSessionProcedure is the fully-qualified name of the AuthService's RevokeSession
 	// RPC.
 	AuthServiceRevokeSessionProcedure = "/parley.auth.v1.AuthService/RevokeSession"
+	// AuthServiceCreateStreamTicketProcedure is the fully-qualified name of the AuthService's
+	// CreateStreamTicket RPC.
+	AuthServiceCreateStreamTicketProcedure = "/parley.auth.v1.AuthService/CreateStreamTicket"
 	// AuthServiceRevokeAllSessionsProcedure is the fully-qualified name of the AuthService's
 	// RevokeAllSessions RPC.
 	AuthServiceRevokeAllSessionsProcedure = "/parley.auth.v1.AuthService/RevokeAllSessions"
@@ -80,6 +83,10 @@ type AuthServiceClient interface {
 	ListSessions(context.Context, *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error)
 	// RevokeSession ends a session of the caller and its streams.
 	RevokeSession(context.Context, *v1.RevokeSessionRequest) (*v1.RevokeSessionResponse, error)
+	// CreateStreamTicket makes a ticket with which one stream of server-sent events can be
+	// opened in the caller's name, as the parameter ticket: for a browser's EventSource,
+	// which cannot send the header Authorization.
+	CreateStreamTicket(context.Context, *v1.CreateStreamTicketRequest) (*v1.CreateStreamTicketResponse, error)
 	// RevokeAllSessions ends all sessions of the caller and their streams, or all others.
 	RevokeAllSessions(context.Context, *v1.RevokeAllSessionsRequest) (*v1.RevokeAllSessionsResponse, error)
 }
@@ -138,6 +145,12 @@ func NewAuthServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(authServiceMethods.ByName("RevokeSession")),
 			connect.WithClientOptions(opts...),
 		),
+		createStreamTicket: connect.NewClient[v1.CreateStreamTicketRequest, v1.CreateStreamTicketResponse](
+			httpClient,
+			baseURL+AuthServiceCreateStreamTicketProcedure,
+			connect.WithSchema(authServiceMethods.ByName("CreateStreamTicket")),
+			connect.WithClientOptions(opts...),
+		),
 		revokeAllSessions: connect.NewClient[v1.RevokeAllSessionsRequest, v1.RevokeAllSessionsResponse](
 			httpClient,
 			baseURL+AuthServiceRevokeAllSessionsProcedure,
@@ -149,14 +162,15 @@ func NewAuthServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 
 // authServiceClient implements AuthServiceClient.
 type authServiceClient struct {
-	requestCode       *connect.Client[v1.RequestCodeRequest, v1.RequestCodeResponse]
-	verifyCode        *connect.Client[v1.VerifyCodeRequest, v1.VerifyCodeResponse]
-	exchangeToken     *connect.Client[v1.ExchangeTokenRequest, v1.ExchangeTokenResponse]
-	refresh           *connect.Client[v1.RefreshRequest, v1.RefreshResponse]
-	signOut           *connect.Client[v1.SignOutRequest, v1.SignOutResponse]
-	listSessions      *connect.Client[v1.ListSessionsRequest, v1.ListSessionsResponse]
-	revokeSession     *connect.Client[v1.RevokeSessionRequest, v1.RevokeSessionResponse]
-	revokeAllSessions *connect.Client[v1.RevokeAllSessionsRequest, v1.RevokeAllSessionsResponse]
+	requestCode        *connect.Client[v1.RequestCodeRequest, v1.RequestCodeResponse]
+	verifyCode         *connect.Client[v1.VerifyCodeRequest, v1.VerifyCodeResponse]
+	exchangeToken      *connect.Client[v1.ExchangeTokenRequest, v1.ExchangeTokenResponse]
+	refresh            *connect.Client[v1.RefreshRequest, v1.RefreshResponse]
+	signOut            *connect.Client[v1.SignOutRequest, v1.SignOutResponse]
+	listSessions       *connect.Client[v1.ListSessionsRequest, v1.ListSessionsResponse]
+	revokeSession      *connect.Client[v1.RevokeSessionRequest, v1.RevokeSessionResponse]
+	createStreamTicket *connect.Client[v1.CreateStreamTicketRequest, v1.CreateStreamTicketResponse]
+	revokeAllSessions  *connect.Client[v1.RevokeAllSessionsRequest, v1.RevokeAllSessionsResponse]
 }
 
 // RequestCode calls parley.auth.v1.AuthService.RequestCode.
@@ -222,6 +236,15 @@ func (c *authServiceClient) RevokeSession(ctx context.Context, req *v1.RevokeSes
 	return nil, err
 }
 
+// CreateStreamTicket calls parley.auth.v1.AuthService.CreateStreamTicket.
+func (c *authServiceClient) CreateStreamTicket(ctx context.Context, req *v1.CreateStreamTicketRequest) (*v1.CreateStreamTicketResponse, error) {
+	response, err := c.createStreamTicket.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // RevokeAllSessions calls parley.auth.v1.AuthService.RevokeAllSessions.
 func (c *authServiceClient) RevokeAllSessions(ctx context.Context, req *v1.RevokeAllSessionsRequest) (*v1.RevokeAllSessionsResponse, error) {
 	response, err := c.revokeAllSessions.CallUnary(ctx, connect.NewRequest(req))
@@ -255,6 +278,10 @@ type AuthServiceHandler interface {
 	ListSessions(context.Context, *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error)
 	// RevokeSession ends a session of the caller and its streams.
 	RevokeSession(context.Context, *v1.RevokeSessionRequest) (*v1.RevokeSessionResponse, error)
+	// CreateStreamTicket makes a ticket with which one stream of server-sent events can be
+	// opened in the caller's name, as the parameter ticket: for a browser's EventSource,
+	// which cannot send the header Authorization.
+	CreateStreamTicket(context.Context, *v1.CreateStreamTicketRequest) (*v1.CreateStreamTicketResponse, error)
 	// RevokeAllSessions ends all sessions of the caller and their streams, or all others.
 	RevokeAllSessions(context.Context, *v1.RevokeAllSessionsRequest) (*v1.RevokeAllSessionsResponse, error)
 }
@@ -309,6 +336,12 @@ func NewAuthServiceHandler(svc AuthServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(authServiceMethods.ByName("RevokeSession")),
 		connect.WithHandlerOptions(opts...),
 	)
+	authServiceCreateStreamTicketHandler := connect.NewUnaryHandlerSimple(
+		AuthServiceCreateStreamTicketProcedure,
+		svc.CreateStreamTicket,
+		connect.WithSchema(authServiceMethods.ByName("CreateStreamTicket")),
+		connect.WithHandlerOptions(opts...),
+	)
 	authServiceRevokeAllSessionsHandler := connect.NewUnaryHandlerSimple(
 		AuthServiceRevokeAllSessionsProcedure,
 		svc.RevokeAllSessions,
@@ -331,6 +364,8 @@ func NewAuthServiceHandler(svc AuthServiceHandler, opts ...connect.HandlerOption
 			authServiceListSessionsHandler.ServeHTTP(w, r)
 		case AuthServiceRevokeSessionProcedure:
 			authServiceRevokeSessionHandler.ServeHTTP(w, r)
+		case AuthServiceCreateStreamTicketProcedure:
+			authServiceCreateStreamTicketHandler.ServeHTTP(w, r)
 		case AuthServiceRevokeAllSessionsProcedure:
 			authServiceRevokeAllSessionsHandler.ServeHTTP(w, r)
 		default:
@@ -368,6 +403,10 @@ func (UnimplementedAuthServiceHandler) ListSessions(context.Context, *v1.ListSes
 
 func (UnimplementedAuthServiceHandler) RevokeSession(context.Context, *v1.RevokeSessionRequest) (*v1.RevokeSessionResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.auth.v1.AuthService.RevokeSession is not implemented"))
+}
+
+func (UnimplementedAuthServiceHandler) CreateStreamTicket(context.Context, *v1.CreateStreamTicketRequest) (*v1.CreateStreamTicketResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.auth.v1.AuthService.CreateStreamTicket is not implemented"))
 }
 
 func (UnimplementedAuthServiceHandler) RevokeAllSessions(context.Context, *v1.RevokeAllSessionsRequest) (*v1.RevokeAllSessionsResponse, error) {

@@ -14,6 +14,47 @@ import type { Timestamp } from "@bufbuild/protobuf/wkt";
 export declare const file_parley_auth_v1_auth_service: GenFile;
 
 /**
+ * CreateStreamTicketRequest asks for a ticket.
+ *
+ * @generated from message parley.auth.v1.CreateStreamTicketRequest
+ */
+export declare type CreateStreamTicketRequest = Message<"parley.auth.v1.CreateStreamTicketRequest"> & {
+};
+
+/**
+ * Describes the message parley.auth.v1.CreateStreamTicketRequest.
+ * Use `create(CreateStreamTicketRequestSchema)` to create a new message.
+ */
+export declare const CreateStreamTicketRequestSchema: GenMessage<CreateStreamTicketRequest>;
+
+/**
+ * CreateStreamTicketResponse has the ticket.
+ *
+ * @generated from message parley.auth.v1.CreateStreamTicketResponse
+ */
+export declare type CreateStreamTicketResponse = Message<"parley.auth.v1.CreateStreamTicketResponse"> & {
+  /**
+   * The ticket. It is good once, and for no longer than the access token of the call.
+   *
+   * @generated from field: string ticket = 1;
+   */
+  ticket: string;
+
+  /**
+   * Until when a stream can be opened with it: 30 seconds from now.
+   *
+   * @generated from field: google.protobuf.Timestamp expires_at = 2;
+   */
+  expiresAt?: Timestamp | undefined;
+};
+
+/**
+ * Describes the message parley.auth.v1.CreateStreamTicketResponse.
+ * Use `create(CreateStreamTicketResponseSchema)` to create a new message.
+ */
+export declare const CreateStreamTicketResponseSchema: GenMessage<CreateStreamTicketResponse>;
+
+/**
  * Tokens are what a session's owner needs. They are shown once and belong to no one else.
  *
  * @generated from message parley.auth.v1.Tokens
@@ -557,6 +598,18 @@ export declare const AuthService: GenService<{
     methodKind: "unary";
     input: typeof RevokeSessionRequestSchema;
     output: typeof RevokeSessionResponseSchema;
+  },
+  /**
+   * CreateStreamTicket makes a ticket with which one stream of server-sent events can be
+   * opened in the caller's name, as the parameter ticket: for a browser's EventSource,
+   * which cannot send the header Authorization.
+   *
+   * @generated from rpc parley.auth.v1.AuthService.CreateStreamTicket
+   */
+  createStreamTicket: {
+    methodKind: "unary";
+    input: typeof CreateStreamTicketRequestSchema;
+    output: typeof CreateStreamTicketResponseSchema;
   },
   /**
    * RevokeAllSessions ends all sessions of the caller and their streams, or all others.

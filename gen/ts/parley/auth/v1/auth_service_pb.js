@@ -11,133 +11,147 @@ import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
  * Describes the file parley/auth/v1/auth_service.proto.
  */
 export const file_parley_auth_v1_auth_service = /*@__PURE__*/
-  fileDesc("CiFwYXJsZXkvYXV0aC92MS9hdXRoX3NlcnZpY2UucHJvdG8SDnBhcmxleS5hdXRoLnYxItUBCgZUb2tlbnMSFAoMYWNjZXNzX3Rva2VuGAEgASgJEjsKF2FjY2Vzc190b2tlbl9leHBpcmVzX2F0GAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIVCg1yZWZyZXNoX3Rva2VuGAMgASgJEjwKGHJlZnJlc2hfdG9rZW5fZXhwaXJlc19hdBgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDwoHdXNlcl9pZBgFIAEoCRISCgpzZXNzaW9uX2lkGAYgASgJItABCgdTZXNzaW9uEhIKCnNlc3Npb25faWQYASABKAkSDgoGZGV2aWNlGAIgASgJEi4KCmNyZWF0ZWRfYXQYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjAKDGxhc3RfdXNlZF9hdBgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLgoKZXhwaXJlc19hdBgFIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDwoHY3VycmVudBgGIAEoCCIoChJSZXF1ZXN0Q29kZVJlcXVlc3QSEgoKaWRlbnRpZmllchgBIAEoCSKIAQoTUmVxdWVzdENvZGVSZXNwb25zZRISCgpyZXF1ZXN0X2lkGAEgASgJEi4KCmV4cGlyZXNfYXQYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi0KCXJlc2VuZF9hdBgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiWQoRVmVyaWZ5Q29kZVJlcXVlc3QSEgoKaWRlbnRpZmllchgBIAEoCRISCgpyZXF1ZXN0X2lkGAIgASgJEgwKBGNvZGUYAyABKAkSDgoGZGV2aWNlGAQgASgJIk4KElZlcmlmeUNvZGVSZXNwb25zZRImCgZ0b2tlbnMYASABKAsyFi5wYXJsZXkuYXV0aC52MS5Ub2tlbnMSEAoIbmV3X3VzZXIYAiABKAgiNQoURXhjaGFuZ2VUb2tlblJlcXVlc3QSDQoFdG9rZW4YASABKAkSDgoGZGV2aWNlGAIgASgJIj8KFUV4Y2hhbmdlVG9rZW5SZXNwb25zZRImCgZ0b2tlbnMYASABKAsyFi5wYXJsZXkuYXV0aC52MS5Ub2tlbnMiJwoOUmVmcmVzaFJlcXVlc3QSFQoNcmVmcmVzaF90b2tlbhgBIAEoCSI5Cg9SZWZyZXNoUmVzcG9uc2USJgoGdG9rZW5zGAEgASgLMhYucGFybGV5LmF1dGgudjEuVG9rZW5zIhAKDlNpZ25PdXRSZXF1ZXN0IhEKD1NpZ25PdXRSZXNwb25zZSIVChNMaXN0U2Vzc2lvbnNSZXF1ZXN0IkEKFExpc3RTZXNzaW9uc1Jlc3BvbnNlEikKCHNlc3Npb25zGAEgAygLMhcucGFybGV5LmF1dGgudjEuU2Vzc2lvbiIqChRSZXZva2VTZXNzaW9uUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJIhcKFVJldm9rZVNlc3Npb25SZXNwb25zZSIwChhSZXZva2VBbGxTZXNzaW9uc1JlcXVlc3QSFAoMa2VlcF9jdXJyZW50GAEgASgIIiwKGVJldm9rZUFsbFNlc3Npb25zUmVzcG9uc2USDwoHcmV2b2tlZBgBIAEoBTLYBQoLQXV0aFNlcnZpY2USVgoLUmVxdWVzdENvZGUSIi5wYXJsZXkuYXV0aC52MS5SZXF1ZXN0Q29kZVJlcXVlc3QaIy5wYXJsZXkuYXV0aC52MS5SZXF1ZXN0Q29kZVJlc3BvbnNlElMKClZlcmlmeUNvZGUSIS5wYXJsZXkuYXV0aC52MS5WZXJpZnlDb2RlUmVxdWVzdBoiLnBhcmxleS5hdXRoLnYxLlZlcmlmeUNvZGVSZXNwb25zZRJcCg1FeGNoYW5nZVRva2VuEiQucGFybGV5LmF1dGgudjEuRXhjaGFuZ2VUb2tlblJlcXVlc3QaJS5wYXJsZXkuYXV0aC52MS5FeGNoYW5nZVRva2VuUmVzcG9uc2USSgoHUmVmcmVzaBIeLnBhcmxleS5hdXRoLnYxLlJlZnJlc2hSZXF1ZXN0Gh8ucGFybGV5LmF1dGgudjEuUmVmcmVzaFJlc3BvbnNlEkoKB1NpZ25PdXQSHi5wYXJsZXkuYXV0aC52MS5TaWduT3V0UmVxdWVzdBofLnBhcmxleS5hdXRoLnYxLlNpZ25PdXRSZXNwb25zZRJeCgxMaXN0U2Vzc2lvbnMSIy5wYXJsZXkuYXV0aC52MS5MaXN0U2Vzc2lvbnNSZXF1ZXN0GiQucGFybGV5LmF1dGgudjEuTGlzdFNlc3Npb25zUmVzcG9uc2UiA5ACARJcCg1SZXZva2VTZXNzaW9uEiQucGFybGV5LmF1dGgudjEuUmV2b2tlU2Vzc2lvblJlcXVlc3QaJS5wYXJsZXkuYXV0aC52MS5SZXZva2VTZXNzaW9uUmVzcG9uc2USaAoRUmV2b2tlQWxsU2Vzc2lvbnMSKC5wYXJsZXkuYXV0aC52MS5SZXZva2VBbGxTZXNzaW9uc1JlcXVlc3QaKS5wYXJsZXkuYXV0aC52MS5SZXZva2VBbGxTZXNzaW9uc1Jlc3BvbnNlQngKEmRldi5wYXJsZXkuYXV0aC52MUIQQXV0aFNlcnZpY2VQcm90b1ABWjdnaXRodWIuY29tL3BhcmxleS1jaGF0L3BhcmxleS9nZW4vcGFybGV5L2F1dGgvdjE7YXV0aHYxogIDUExZqgIOUGFybGV5LkF1dGguVjFiBnByb3RvMw", [file_google_protobuf_timestamp]);
+  fileDesc("CiFwYXJsZXkvYXV0aC92MS9hdXRoX3NlcnZpY2UucHJvdG8SDnBhcmxleS5hdXRoLnYxIhsKGUNyZWF0ZVN0cmVhbVRpY2tldFJlcXVlc3QiXAoaQ3JlYXRlU3RyZWFtVGlja2V0UmVzcG9uc2USDgoGdGlja2V0GAEgASgJEi4KCmV4cGlyZXNfYXQYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wItUBCgZUb2tlbnMSFAoMYWNjZXNzX3Rva2VuGAEgASgJEjsKF2FjY2Vzc190b2tlbl9leHBpcmVzX2F0GAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIVCg1yZWZyZXNoX3Rva2VuGAMgASgJEjwKGHJlZnJlc2hfdG9rZW5fZXhwaXJlc19hdBgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDwoHdXNlcl9pZBgFIAEoCRISCgpzZXNzaW9uX2lkGAYgASgJItABCgdTZXNzaW9uEhIKCnNlc3Npb25faWQYASABKAkSDgoGZGV2aWNlGAIgASgJEi4KCmNyZWF0ZWRfYXQYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjAKDGxhc3RfdXNlZF9hdBgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLgoKZXhwaXJlc19hdBgFIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDwoHY3VycmVudBgGIAEoCCIoChJSZXF1ZXN0Q29kZVJlcXVlc3QSEgoKaWRlbnRpZmllchgBIAEoCSKIAQoTUmVxdWVzdENvZGVSZXNwb25zZRISCgpyZXF1ZXN0X2lkGAEgASgJEi4KCmV4cGlyZXNfYXQYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi0KCXJlc2VuZF9hdBgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiWQoRVmVyaWZ5Q29kZVJlcXVlc3QSEgoKaWRlbnRpZmllchgBIAEoCRISCgpyZXF1ZXN0X2lkGAIgASgJEgwKBGNvZGUYAyABKAkSDgoGZGV2aWNlGAQgASgJIk4KElZlcmlmeUNvZGVSZXNwb25zZRImCgZ0b2tlbnMYASABKAsyFi5wYXJsZXkuYXV0aC52MS5Ub2tlbnMSEAoIbmV3X3VzZXIYAiABKAgiNQoURXhjaGFuZ2VUb2tlblJlcXVlc3QSDQoFdG9rZW4YASABKAkSDgoGZGV2aWNlGAIgASgJIj8KFUV4Y2hhbmdlVG9rZW5SZXNwb25zZRImCgZ0b2tlbnMYASABKAsyFi5wYXJsZXkuYXV0aC52MS5Ub2tlbnMiJwoOUmVmcmVzaFJlcXVlc3QSFQoNcmVmcmVzaF90b2tlbhgBIAEoCSI5Cg9SZWZyZXNoUmVzcG9uc2USJgoGdG9rZW5zGAEgASgLMhYucGFybGV5LmF1dGgudjEuVG9rZW5zIhAKDlNpZ25PdXRSZXF1ZXN0IhEKD1NpZ25PdXRSZXNwb25zZSIVChNMaXN0U2Vzc2lvbnNSZXF1ZXN0IkEKFExpc3RTZXNzaW9uc1Jlc3BvbnNlEikKCHNlc3Npb25zGAEgAygLMhcucGFybGV5LmF1dGgudjEuU2Vzc2lvbiIqChRSZXZva2VTZXNzaW9uUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJIhcKFVJldm9rZVNlc3Npb25SZXNwb25zZSIwChhSZXZva2VBbGxTZXNzaW9uc1JlcXVlc3QSFAoMa2VlcF9jdXJyZW50GAEgASgIIiwKGVJldm9rZUFsbFNlc3Npb25zUmVzcG9uc2USDwoHcmV2b2tlZBgBIAEoBTLFBgoLQXV0aFNlcnZpY2USVgoLUmVxdWVzdENvZGUSIi5wYXJsZXkuYXV0aC52MS5SZXF1ZXN0Q29kZVJlcXVlc3QaIy5wYXJsZXkuYXV0aC52MS5SZXF1ZXN0Q29kZVJlc3BvbnNlElMKClZlcmlmeUNvZGUSIS5wYXJsZXkuYXV0aC52MS5WZXJpZnlDb2RlUmVxdWVzdBoiLnBhcmxleS5hdXRoLnYxLlZlcmlmeUNvZGVSZXNwb25zZRJcCg1FeGNoYW5nZVRva2VuEiQucGFybGV5LmF1dGgudjEuRXhjaGFuZ2VUb2tlblJlcXVlc3QaJS5wYXJsZXkuYXV0aC52MS5FeGNoYW5nZVRva2VuUmVzcG9uc2USSgoHUmVmcmVzaBIeLnBhcmxleS5hdXRoLnYxLlJlZnJlc2hSZXF1ZXN0Gh8ucGFybGV5LmF1dGgudjEuUmVmcmVzaFJlc3BvbnNlEkoKB1NpZ25PdXQSHi5wYXJsZXkuYXV0aC52MS5TaWduT3V0UmVxdWVzdBofLnBhcmxleS5hdXRoLnYxLlNpZ25PdXRSZXNwb25zZRJeCgxMaXN0U2Vzc2lvbnMSIy5wYXJsZXkuYXV0aC52MS5MaXN0U2Vzc2lvbnNSZXF1ZXN0GiQucGFybGV5LmF1dGgudjEuTGlzdFNlc3Npb25zUmVzcG9uc2UiA5ACARJcCg1SZXZva2VTZXNzaW9uEiQucGFybGV5LmF1dGgudjEuUmV2b2tlU2Vzc2lvblJlcXVlc3QaJS5wYXJsZXkuYXV0aC52MS5SZXZva2VTZXNzaW9uUmVzcG9uc2USawoSQ3JlYXRlU3RyZWFtVGlja2V0EikucGFybGV5LmF1dGgudjEuQ3JlYXRlU3RyZWFtVGlja2V0UmVxdWVzdBoqLnBhcmxleS5hdXRoLnYxLkNyZWF0ZVN0cmVhbVRpY2tldFJlc3BvbnNlEmgKEVJldm9rZUFsbFNlc3Npb25zEigucGFybGV5LmF1dGgudjEuUmV2b2tlQWxsU2Vzc2lvbnNSZXF1ZXN0GikucGFybGV5LmF1dGgudjEuUmV2b2tlQWxsU2Vzc2lvbnNSZXNwb25zZUJ4ChJkZXYucGFybGV5LmF1dGgudjFCEEF1dGhTZXJ2aWNlUHJvdG9QAVo3Z2l0aHViLmNvbS9wYXJsZXktY2hhdC9wYXJsZXkvZ2VuL3BhcmxleS9hdXRoL3YxO2F1dGh2MaICA1BMWaoCDlBhcmxleS5BdXRoLlYxYgZwcm90bzM", [file_google_protobuf_timestamp]);
+
+/**
+ * Describes the message parley.auth.v1.CreateStreamTicketRequest.
+ * Use `create(CreateStreamTicketRequestSchema)` to create a new message.
+ */
+export const CreateStreamTicketRequestSchema = /*@__PURE__*/
+  messageDesc(file_parley_auth_v1_auth_service, 0);
+
+/**
+ * Describes the message parley.auth.v1.CreateStreamTicketResponse.
+ * Use `create(CreateStreamTicketResponseSchema)` to create a new message.
+ */
+export const CreateStreamTicketResponseSchema = /*@__PURE__*/
+  messageDesc(file_parley_auth_v1_auth_service, 1);
 
 /**
  * Describes the message parley.auth.v1.Tokens.
  * Use `create(TokensSchema)` to create a new message.
  */
 export const TokensSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 0);
+  messageDesc(file_parley_auth_v1_auth_service, 2);
 
 /**
  * Describes the message parley.auth.v1.Session.
  * Use `create(SessionSchema)` to create a new message.
  */
 export const SessionSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 1);
+  messageDesc(file_parley_auth_v1_auth_service, 3);
 
 /**
  * Describes the message parley.auth.v1.RequestCodeRequest.
  * Use `create(RequestCodeRequestSchema)` to create a new message.
  */
 export const RequestCodeRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 2);
+  messageDesc(file_parley_auth_v1_auth_service, 4);
 
 /**
  * Describes the message parley.auth.v1.RequestCodeResponse.
  * Use `create(RequestCodeResponseSchema)` to create a new message.
  */
 export const RequestCodeResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 3);
+  messageDesc(file_parley_auth_v1_auth_service, 5);
 
 /**
  * Describes the message parley.auth.v1.VerifyCodeRequest.
  * Use `create(VerifyCodeRequestSchema)` to create a new message.
  */
 export const VerifyCodeRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 4);
+  messageDesc(file_parley_auth_v1_auth_service, 6);
 
 /**
  * Describes the message parley.auth.v1.VerifyCodeResponse.
  * Use `create(VerifyCodeResponseSchema)` to create a new message.
  */
 export const VerifyCodeResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 5);
+  messageDesc(file_parley_auth_v1_auth_service, 7);
 
 /**
  * Describes the message parley.auth.v1.ExchangeTokenRequest.
  * Use `create(ExchangeTokenRequestSchema)` to create a new message.
  */
 export const ExchangeTokenRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 6);
+  messageDesc(file_parley_auth_v1_auth_service, 8);
 
 /**
  * Describes the message parley.auth.v1.ExchangeTokenResponse.
  * Use `create(ExchangeTokenResponseSchema)` to create a new message.
  */
 export const ExchangeTokenResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 7);
+  messageDesc(file_parley_auth_v1_auth_service, 9);
 
 /**
  * Describes the message parley.auth.v1.RefreshRequest.
  * Use `create(RefreshRequestSchema)` to create a new message.
  */
 export const RefreshRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 8);
+  messageDesc(file_parley_auth_v1_auth_service, 10);
 
 /**
  * Describes the message parley.auth.v1.RefreshResponse.
  * Use `create(RefreshResponseSchema)` to create a new message.
  */
 export const RefreshResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 9);
+  messageDesc(file_parley_auth_v1_auth_service, 11);
 
 /**
  * Describes the message parley.auth.v1.SignOutRequest.
  * Use `create(SignOutRequestSchema)` to create a new message.
  */
 export const SignOutRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 10);
+  messageDesc(file_parley_auth_v1_auth_service, 12);
 
 /**
  * Describes the message parley.auth.v1.SignOutResponse.
  * Use `create(SignOutResponseSchema)` to create a new message.
  */
 export const SignOutResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 11);
+  messageDesc(file_parley_auth_v1_auth_service, 13);
 
 /**
  * Describes the message parley.auth.v1.ListSessionsRequest.
  * Use `create(ListSessionsRequestSchema)` to create a new message.
  */
 export const ListSessionsRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 12);
+  messageDesc(file_parley_auth_v1_auth_service, 14);
 
 /**
  * Describes the message parley.auth.v1.ListSessionsResponse.
  * Use `create(ListSessionsResponseSchema)` to create a new message.
  */
 export const ListSessionsResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 13);
+  messageDesc(file_parley_auth_v1_auth_service, 15);
 
 /**
  * Describes the message parley.auth.v1.RevokeSessionRequest.
  * Use `create(RevokeSessionRequestSchema)` to create a new message.
  */
 export const RevokeSessionRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 14);
+  messageDesc(file_parley_auth_v1_auth_service, 16);
 
 /**
  * Describes the message parley.auth.v1.RevokeSessionResponse.
  * Use `create(RevokeSessionResponseSchema)` to create a new message.
  */
 export const RevokeSessionResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 15);
+  messageDesc(file_parley_auth_v1_auth_service, 17);
 
 /**
  * Describes the message parley.auth.v1.RevokeAllSessionsRequest.
  * Use `create(RevokeAllSessionsRequestSchema)` to create a new message.
  */
 export const RevokeAllSessionsRequestSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 16);
+  messageDesc(file_parley_auth_v1_auth_service, 18);
 
 /**
  * Describes the message parley.auth.v1.RevokeAllSessionsResponse.
  * Use `create(RevokeAllSessionsResponseSchema)` to create a new message.
  */
 export const RevokeAllSessionsResponseSchema = /*@__PURE__*/
-  messageDesc(file_parley_auth_v1_auth_service, 17);
+  messageDesc(file_parley_auth_v1_auth_service, 19);
 
 /**
  * AuthService signs people in and keeps their sessions.
