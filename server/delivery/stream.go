@@ -60,6 +60,7 @@ func (s *Stream) hello() *frame.Frame {
 		HeartbeatInterval: durationpb.New(s.hub.cfg.Heartbeat),
 		Full:              s.catchUp.Full,
 		ExpiresAt:         timestamppb.New(s.expires),
+		ExpiresIn:         durationpb.New(max(s.expires.Sub(s.opened), 0)),
 	})
 }
 

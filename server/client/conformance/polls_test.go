@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
@@ -107,6 +109,23 @@ func polls() map[string]func(*script) {
 			x.pass(50 * time.Second).pass(time.Second).pass(15 * time.Second).pass(15 * time.Second)
 		},
 	}
+}
+
+// clocks are those of devices that are wrong.
+func clocks() map[string]func(*script) {
+	return map[string]func(*script){"extend-by-a-wrong-clock": func(x *script) { // of the device: a day ahead, and then a day behind
+		x.answer(device.Sync, &deliveryv1.SyncResponse{Token: "t1", Full: true, Generation: "g1"})
+		for _, shift := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
+			h := hello()
+			h.GetHello().ExpiresAt = timestamppb.New(x.now.Add(shift + 2*time.Minute))
+			h.GetHello().ExpiresIn = durationpb.New(2 * time.Minute)
+			x.frames(h, heartbeat("t2")).pass(30*time.Second).frames(heartbeat("t2")).pass(29*time.Second).pass(time.Second).
+				answer(device.Extend, &deliveryv1.ExtendResponse{ExpiresAt: timestamppb.New(x.now.Add(shift + 100*time.Second)),
+					ExpiresIn: durationpb.New(100 * time.Second)})
+			x.frames(heartbeat("t2")).pass(40*time.Second).fail(device.Extend, connect.CodeUnavailable, "")
+			x.end(nil).pass(time.Second)
+		}
+	}}
 }
 
 // A device that polls says so.

@@ -68,7 +68,7 @@ func (m *Machine) extended(call int64, res proto.Message, why *Failure) {
 	}
 	s.extendCall = 0
 	if r, ok := res.(*deliveryv1.ExtendResponse); ok && why == nil {
-		m.expires(r.GetExpiresAt())
+		m.expires(r)
 		return
 	}
 	s.extendAt = m.cfg.Clock().Add(lastBackoff)

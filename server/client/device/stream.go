@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
@@ -200,17 +201,28 @@ func (m *Machine) hello(h *deliveryv1.Hello) {
 	s := &m.stream
 	s.streamID, s.listing = h.GetStreamId(), h.GetFull()
 	m.poll.mute = 0
-	m.expires(h.GetExpiresAt())
+	m.expires(h)
 }
 
-// expires has the stream extended before its time is over, but not all the time,
-// should the two clocks differ.
-func (m *Machine) expires(at *timestamppb.Timestamp) {
+// expiry is what hello and the answer to Extend say.
+type expiry interface {
+	GetExpiresAt() *timestamppb.Timestamp
+	GetExpiresIn() *durationpb.Duration
+}
+
+// expires has the stream extended before its time is over, but not all the time: an earlier release says only when
+// that is, by a clock that may differ.
+func (m *Machine) expires(e expiry) {
 	m.stream.extendAt = time.Time{}
-	if at != nil {
-		now := m.cfg.Clock()
-		m.stream.extendAt = now.Add(max(at.AsTime().Sub(now)-m.cfg.ExtendBefore, lastBackoff))
+	if e.GetExpiresAt() == nil {
+		return
 	}
+	now := m.cfg.Clock()
+	left := e.GetExpiresAt().AsTime().Sub(now)
+	if e.GetExpiresIn() != nil {
+		left = e.GetExpiresIn().AsDuration()
+	}
+	m.stream.extendAt = now.Add(max(left-m.cfg.ExtendBefore, lastBackoff))
 }
 
 func (m *Machine) heartbeat(token string) {

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
@@ -113,5 +115,6 @@ func (h *deliveryHandler) Extend(
 	if err != nil {
 		return nil, err
 	}
-	return &deliveryv1.ExtendResponse{ExpiresAt: timestamppb.New(p.ExpiresAt)}, nil
+	return &deliveryv1.ExtendResponse{ExpiresAt: timestamppb.New(p.ExpiresAt),
+		ExpiresIn: durationpb.New(max(time.Until(p.ExpiresAt), 0))}, nil
 }

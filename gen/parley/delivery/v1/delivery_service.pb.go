@@ -12,6 +12,7 @@ import (
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -706,8 +707,10 @@ func (x *ExtendRequest) GetStreamId() string {
 // ExtendResponse says how long the stream may continue.
 type ExtendResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the stream ends unless it is extended again.
-	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// When the stream ends unless it is extended again, by the server's clock.
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// The time until then, for clients whose clocks may be wrong. Earlier releases leave it out.
+	ExpiresIn     *durationpb.Duration `protobuf:"bytes,2,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -749,11 +752,18 @@ func (x *ExtendResponse) GetExpiresAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ExtendResponse) GetExpiresIn() *durationpb.Duration {
+	if x != nil {
+		return x.ExpiresIn
+	}
+	return nil
+}
+
 var File_parley_delivery_v1_delivery_service_proto protoreflect.FileDescriptor
 
 const file_parley_delivery_v1_delivery_service_proto_rawDesc = "" +
 	"\n" +
-	")parley/delivery/v1/delivery_service.proto\x12\x12parley.delivery.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\x1a\x1eparley/delivery/v1/frame.proto\"|\n" +
+	")parley/delivery/v1/delivery_service.proto\x12\x12parley.delivery.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\x1a\x1eparley/delivery/v1/frame.proto\"|\n" +
 	"\vSyncRequest\x12\x1e\n" +
 	"\x05token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05token\x12$\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
@@ -801,10 +811,12 @@ const file_parley_delivery_v1_delivery_service_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\x06reason\"8\n" +
 	"\rExtendRequest\x12'\n" +
 	"\tstream_id\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\bstreamId\"K\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\bstreamId\"\x85\x01\n" +
 	"\x0eExtendResponse\x129\n" +
 	"\n" +
-	"expires_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt2\xea\x02\n" +
+	"expires_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x128\n" +
+	"\n" +
+	"expires_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn2\xea\x02\n" +
 	"\x0fDeliveryService\x12b\n" +
 	"\x04Sync\x12\x1f.parley.delivery.v1.SyncRequest\x1a .parley.delivery.v1.SyncResponse\"\x17\x82\xd3\xe4\x93\x02\x0e\x12\f/api/v1/sync\x90\x02\x01\x12Z\n" +
 	"\tSubscribe\x12$.parley.delivery.v1.SubscribeRequest\x1a%.parley.delivery.v1.SubscribeResponse0\x01\x12F\n" +
@@ -842,6 +854,7 @@ var file_parley_delivery_v1_delivery_service_proto_goTypes = []any{
 	(*Frame)(nil),                 // 13: parley.delivery.v1.Frame
 	(*v1.MemberState)(nil),        // 14: parley.chat.v1.MemberState
 	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
 }
 var file_parley_delivery_v1_delivery_service_proto_depIdxs = []int32{
 	12, // 0: parley.delivery.v1.SyncResponse.overviews:type_name -> parley.chat.v1.ChatOverview
@@ -852,19 +865,20 @@ var file_parley_delivery_v1_delivery_service_proto_depIdxs = []int32{
 	9,  // 5: parley.delivery.v1.AckResponse.read_outcomes:type_name -> parley.delivery.v1.ReadOutcome
 	14, // 6: parley.delivery.v1.ReadOutcome.state:type_name -> parley.chat.v1.MemberState
 	15, // 7: parley.delivery.v1.ExtendResponse.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 8: parley.delivery.v1.DeliveryService.Sync:input_type -> parley.delivery.v1.SyncRequest
-	3,  // 9: parley.delivery.v1.DeliveryService.Subscribe:input_type -> parley.delivery.v1.SubscribeRequest
-	6,  // 10: parley.delivery.v1.DeliveryService.Ack:input_type -> parley.delivery.v1.AckRequest
-	10, // 11: parley.delivery.v1.DeliveryService.Extend:input_type -> parley.delivery.v1.ExtendRequest
-	1,  // 12: parley.delivery.v1.DeliveryService.Sync:output_type -> parley.delivery.v1.SyncResponse
-	5,  // 13: parley.delivery.v1.DeliveryService.Subscribe:output_type -> parley.delivery.v1.SubscribeResponse
-	8,  // 14: parley.delivery.v1.DeliveryService.Ack:output_type -> parley.delivery.v1.AckResponse
-	11, // 15: parley.delivery.v1.DeliveryService.Extend:output_type -> parley.delivery.v1.ExtendResponse
-	12, // [12:16] is the sub-list for method output_type
-	8,  // [8:12] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	16, // 8: parley.delivery.v1.ExtendResponse.expires_in:type_name -> google.protobuf.Duration
+	0,  // 9: parley.delivery.v1.DeliveryService.Sync:input_type -> parley.delivery.v1.SyncRequest
+	3,  // 10: parley.delivery.v1.DeliveryService.Subscribe:input_type -> parley.delivery.v1.SubscribeRequest
+	6,  // 11: parley.delivery.v1.DeliveryService.Ack:input_type -> parley.delivery.v1.AckRequest
+	10, // 12: parley.delivery.v1.DeliveryService.Extend:input_type -> parley.delivery.v1.ExtendRequest
+	1,  // 13: parley.delivery.v1.DeliveryService.Sync:output_type -> parley.delivery.v1.SyncResponse
+	5,  // 14: parley.delivery.v1.DeliveryService.Subscribe:output_type -> parley.delivery.v1.SubscribeResponse
+	8,  // 15: parley.delivery.v1.DeliveryService.Ack:output_type -> parley.delivery.v1.AckResponse
+	11, // 16: parley.delivery.v1.DeliveryService.Extend:output_type -> parley.delivery.v1.ExtendResponse
+	13, // [13:17] is the sub-list for method output_type
+	9,  // [9:13] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_parley_delivery_v1_delivery_service_proto_init() }

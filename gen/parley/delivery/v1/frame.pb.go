@@ -369,8 +369,10 @@ type Hello struct {
 	// The head frames up to the first heartbeat list all the user's chats and
 	// replace the client's list.
 	Full bool `protobuf:"varint,4,opt,name=full,proto3" json:"full,omitempty"`
-	// When the stream ends unless it is extended.
-	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// When the stream ends unless it is extended, by the server's clock.
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// The time until then, for clients whose clocks may be wrong. Earlier releases leave it out.
+	ExpiresIn     *durationpb.Duration `protobuf:"bytes,6,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -436,6 +438,13 @@ func (x *Hello) GetFull() bool {
 func (x *Hello) GetExpiresAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *Hello) GetExpiresIn() *durationpb.Duration {
+	if x != nil {
+		return x.ExpiresIn
 	}
 	return nil
 }
@@ -739,7 +748,7 @@ const file_parley_delivery_v1_frame_proto_rawDesc = "" +
 	"\x05reset\x18\v \x01(\v2\x19.parley.delivery.v1.ResetH\x00R\x05reset\x12+\n" +
 	"\x03end\x18\f \x01(\v2\x17.parley.delivery.v1.EndH\x00R\x03end\x12M\n" +
 	"\x0fprofile_changed\x18\r \x01(\v2\".parley.delivery.v1.ProfileChangedH\x00R\x0eprofileChangedB\x06\n" +
-	"\x04body\"\xf0\x01\n" +
+	"\x04body\"\xaa\x02\n" +
 	"\x05Hello\x12%\n" +
 	"\tstream_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\bstreamId\x12'\n" +
 	"\n" +
@@ -748,7 +757,9 @@ const file_parley_delivery_v1_frame_proto_rawDesc = "" +
 	"\x12heartbeat_interval\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x12\x12\n" +
 	"\x04full\x18\x04 \x01(\bR\x04full\x129\n" +
 	"\n" +
-	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"v\n" +
+	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x128\n" +
+	"\n" +
+	"expires_in\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\"v\n" +
 	"\x04Head\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x128\n" +
@@ -819,14 +830,15 @@ var file_parley_delivery_v1_frame_proto_depIdxs = []int32{
 	5,  // 9: parley.delivery.v1.Frame.profile_changed:type_name -> parley.delivery.v1.ProfileChanged
 	12, // 10: parley.delivery.v1.Hello.heartbeat_interval:type_name -> google.protobuf.Duration
 	13, // 11: parley.delivery.v1.Hello.expires_at:type_name -> google.protobuf.Timestamp
-	14, // 12: parley.delivery.v1.Head.overview:type_name -> parley.chat.v1.ChatOverview
-	0,  // 13: parley.delivery.v1.End.code:type_name -> parley.delivery.v1.EndCode
-	12, // 14: parley.delivery.v1.End.reconnect_after:type_name -> google.protobuf.Duration
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	12, // 12: parley.delivery.v1.Hello.expires_in:type_name -> google.protobuf.Duration
+	14, // 13: parley.delivery.v1.Head.overview:type_name -> parley.chat.v1.ChatOverview
+	0,  // 14: parley.delivery.v1.End.code:type_name -> parley.delivery.v1.EndCode
+	12, // 15: parley.delivery.v1.End.reconnect_after:type_name -> google.protobuf.Duration
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_parley_delivery_v1_frame_proto_init() }

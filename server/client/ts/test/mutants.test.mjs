@@ -21,6 +21,7 @@ const mutants = {
   "stream.js": {
     "a hole in positions is ignored": ["res.firstPosition !== s.position + 1n", "false"],
     "silence is ignored": ["now - m.stream.heard >= silence(m)", "false"],
+    "the device's clock says when a stream ends": ["expiresIn ? milliseconds(expiresIn) :", ""],
     "polls go on beside a stream": ["m.poll = noPolling();", ""],
     "mute streams are counted over one that began": ["m.poll.mute = 0;", ""],
     "a stream begins without a token": ["const token = m.session.token;", 'const token = "";'],

@@ -6,7 +6,7 @@ import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegen
 import type { Message } from "@bufbuild/protobuf";
 import type { ChatOverview, MemberState } from "../../chat/v1/chat_pb.js";
 import type { Frame } from "./frame_pb.js";
-import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
 
 /**
  * Describes the file parley/delivery/v1/delivery_service.proto.
@@ -378,11 +378,18 @@ export declare const ExtendRequestSchema: GenMessage<ExtendRequest>;
  */
 export declare type ExtendResponse = Message<"parley.delivery.v1.ExtendResponse"> & {
   /**
-   * When the stream ends unless it is extended again.
+   * When the stream ends unless it is extended again, by the server's clock.
    *
    * @generated from field: google.protobuf.Timestamp expires_at = 1;
    */
   expiresAt?: Timestamp | undefined;
+
+  /**
+   * The time until then, for clients whose clocks may be wrong. Earlier releases leave it out.
+   *
+   * @generated from field: google.protobuf.Duration expires_in = 2;
+   */
+  expiresIn?: Duration | undefined;
 };
 
 /**

@@ -182,11 +182,18 @@ export declare type Hello = Message<"parley.delivery.v1.Hello"> & {
   full: boolean;
 
   /**
-   * When the stream ends unless it is extended.
+   * When the stream ends unless it is extended, by the server's clock.
    *
    * @generated from field: google.protobuf.Timestamp expires_at = 5;
    */
   expiresAt?: Timestamp | undefined;
+
+  /**
+   * The time until then, for clients whose clocks may be wrong. Earlier releases leave it out.
+   *
+   * @generated from field: google.protobuf.Duration expires_in = 6;
+   */
+  expiresIn?: Duration | undefined;
 };
 
 /**

@@ -69,7 +69,7 @@ function refreshed(m: Machine, why?: Failure) {
 function extended(m: Machine, call: number, res?: ExtendResponse, why?: Failure) {
   if (call !== m.stream.extendCall) return;
   m.stream.extendCall = 0;
-  if (res && !why) expires(m, res.expiresAt);
+  if (res && !why) expires(m, res);
   else m.stream.extendAt = m.cfg.clock() + lastBackoff;
 }
 

@@ -1,6 +1,6 @@
 // The one stream of a device: its frames, its end, and the next one.
 import { create } from "@bufbuild/protobuf";
-import { type Duration, type Timestamp, timestampMs } from "@bufbuild/protobuf/wkt";
+import { type Duration, timestampMs } from "@bufbuild/protobuf/wkt";
 import { Code } from "@connectrpc/connect";
 import {
   ExtendRequestSchema,
@@ -186,15 +186,18 @@ function hello(m: Machine, h: Hello) {
   m.poll.mute = 0;
   m.stream.listing = h.full;
   m.stream.heartbeat = milliseconds(h.heartbeatInterval) || m.stream.heartbeat;
-  expires(m, h.expiresAt);
+  expires(m, h);
 }
 
-/** Has the stream extended before its time is over, but not all the time, should the two clocks differ. */
-export function expires(m: Machine, at: Timestamp | undefined) {
+/**
+ * Has the stream extended before its time is over, but not all the time: an earlier release says only when that is, by a
+ * clock that may differ.
+ */
+export function expires(m: Machine, { expiresAt, expiresIn }: Pick<Hello, "expiresAt" | "expiresIn">) {
   m.stream.extendAt = 0;
-  if (!at) return;
-  const now = m.cfg.clock();
-  m.stream.extendAt = now + Math.max(timestampMs(at) - m.cfg.wall() - m.cfg.extendBefore, lastBackoff);
+  if (!expiresAt) return;
+  const left = expiresIn ? milliseconds(expiresIn) : timestampMs(expiresAt) - m.cfg.wall();
+  m.stream.extendAt = m.cfg.clock() + Math.max(left - m.cfg.extendBefore, lastBackoff);
 }
 
 function heartbeat(m: Machine, token: string) {
