@@ -33,7 +33,8 @@ func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		Args: cobra.ArbitraryArgs, RunE: p.run}
 	p.Program = cmdline.New(config.Server, root, "parley")
 	root.AddCommand(p.tokenCommand(), p.keysCommand(), p.backupCommand(), p.restoreCommand(), p.exportCommand(),
-		p.importCommand(), p.checkCommand(), p.kafkaCommand(), terminal.Chat(p.person), terminal.Tail(p.person))
+		p.importCommand(), p.checkCommand(), p.conformanceCommand(), p.kafkaCommand(), terminal.Chat(p.person),
+		terminal.Tail(p.person))
 	opsctl.AddTo(root, "commands for operators, while the server runs:", p.operator)
 	opsctl.AddTopics(root, p.operator)
 	return p.Program.Run(ctx, args, stdout, stderr)

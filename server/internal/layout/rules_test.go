@@ -334,6 +334,10 @@ var bounds = []bound{
 		"server/client/conformance", []string{"server/client", "server/client/device", "gen/..."},
 		"scenarios are what a client is given and wants",
 	},
+	{
+		"server/client/blackbox", []string{"server/auth", "server/client/bearer", "server/infra/wait", "gen/..."},
+		"a client is judged by the contracts of the server alone",
+	},
 	{"server/link/caller", nil, "who calls is said by who puts processes together"},
 	{
 		"workers/topicproxy", []string{"server/auth", "server/link/caller", "server/topic", "server/topic/refusal",

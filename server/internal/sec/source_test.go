@@ -57,6 +57,8 @@ func imports(f *ast.File, path string) bool {
 var outgoing = map[string]string{
 	"server/infra/egress/guard.go":                          "webhooks of topics, which users choose: the guard itself",
 	"server/topic/internal/push/sender.go":                  "webhooks of topics, through the guard",
+	"server/client/blackbox/proxy.go":                       "the server that the test starts",
+	"server/client/blackbox/user.go":                        "the server that the test starts",
 	"server/client/client.go":                               "the server that a client is set up with",
 	"server/client/tail/tail.go":                            "the server that a client is set up with",
 	"server/client/topic/topic.go":                          "the server that a client is set up with",
