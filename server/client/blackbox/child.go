@@ -75,6 +75,7 @@ func (c *child) start() *child {
 	cmd := exec.CommandContext(c.w.ctx, c.w.cfg.Client[0], c.w.cfg.Client[1:]...)
 	cmd.Stderr, cmd.WaitDelay = c.w.cfg.Log, stopTime
 	setGroup(cmd)
+	cmd.Cancel = func() error { killGroup(cmd); return nil }
 	in, err := cmd.StdinPipe()
 	c.w.must(err)
 	out, err := cmd.StdoutPipe()

@@ -70,8 +70,9 @@ func shortTokens(w *world) {
 		w.sleep(8 * time.Second)
 		w.equal(c)
 	}
-	if n := c.wanted(); n < 2 || n > 30 {
-		w.failf("the client asked %d times for a token in 50 s, want 2 to 30 times", n)
+	// The server accepts a token for 30 s longer than it is valid.
+	if n := c.wanted(); n < 1 || n > 30 {
+		w.failf("the client asked %d times for a token in 50 s, want 1 to 30 times", n)
 	}
 }
 

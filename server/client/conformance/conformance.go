@@ -1,5 +1,6 @@
-// Package conformance has the scenarios that a client in any language must pass: the inputs
-// of its state machine, the calls that it must request, and the content that it must show.
+// Package conformance has the scenarios that a port of the state machine must pass: its
+// inputs, the calls that it must request, and the content that it must show. Package blackbox
+// tests clients that are no ports.
 //
 // A [Scenario] is JSON. Frames, requests and answers in it are in protobuf's JSON mapping, so
 // that a test in another language needs its protobuf library and a clock that it sets itself.
