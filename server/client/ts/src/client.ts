@@ -9,12 +9,21 @@ import type { MessageService } from "#gen/parley/message/v1/message_service_pb.j
 import type { UserService } from "#gen/parley/user/v1/user_service_pb.js";
 import { type Calls, callsOver, historyIn, Tokens, type TokenSource } from "./calls.js";
 import { packBatch, unpackBatch } from "./device/pack.js";
-import { type Batch, emptyBatch, type Event, type OutboxEntry, type Storage } from "./device/types.js";
+import {
+  type Batch,
+  emptyBatch,
+  type Event,
+  type LeftChat,
+  type OutboxEntry,
+  type RefusedMessage,
+  type Storage,
+} from "./device/types.js";
 import type { ChatView } from "./device/view.js";
 import { Profiles } from "./profiles.js";
+import { refusedIn, RemnantKeeper } from "./remnants.js";
 import { callEach, report } from "./report.js";
 import { Runner, type Status } from "./runner.js";
-import { canShare, type Command, type Leader, type SendFailed, Share } from "./share.js";
+import { canShare, type Command, type Leader, Share } from "./share.js";
 import { State } from "./state.js";
 import { IndexedDBStorage, MemoryStorage, TakenOverError } from "./storage.js";
 import { uuid } from "./uuid.js";
@@ -48,6 +57,7 @@ export class Client {
   /** What people show of themselves. */
   readonly profiles: Profiles;
   private readonly state: State;
+  private readonly remnants: RemnantKeeper;
   private readonly calls: Calls;
   private readonly storage: Storage;
   private readonly shared: boolean;
@@ -64,6 +74,7 @@ export class Client {
     const { token, userId } = options;
     this.userId = userId;
     this.state = new State();
+    this.remnants = new RemnantKeeper(userId, this.state);
     const tokens = new Tokens(typeof token === "string" ? () => token : token);
     const baseUrl = options.baseUrl ?? globalThis.location?.origin;
     const transport = options.transport
@@ -134,7 +145,7 @@ export class Client {
 
   /**
    * Ends the connection and forgets what the storage has, in all tabs; with keepUnsent all but the messages that were not
-   * sent, which go out once the user has signed in again.
+   * sent. Those of the outbox go out once the user has signed in again, and refused ones stay until they are dismissed.
    */
   async forget({ keepUnsent = false } = {}): Promise<void> {
     await this.close();
@@ -145,6 +156,24 @@ export class Client {
   /** How many messages the server has not confirmed. */
   get unsent(): number {
     return this.state.outbox().length;
+  }
+
+  /**
+   * The messages that are not sent any more, oldest first; the same list until it changes. They stay over restarts, the
+   * last 200 of them, until they are dismissed or sent again.
+   */
+  refused(): readonly RefusedMessage[] {
+    return this.state.refused();
+  }
+
+  /** The last 100 chats that the user has left or was removed from, as far as this device knew them. */
+  leftChats(): readonly LeftChat[] {
+    return this.state.left();
+  }
+
+  /** Drops a refused message. */
+  dismiss(clientMessageId: string) {
+    this.execute({ do: "dismiss", id: clientMessageId });
   }
 
   /** Whether this tab has the stream, so that `status` is about its own token. */
@@ -205,15 +234,17 @@ export class Client {
    *
    * Throws an Error if the message would be lost: after close or forget, and while the client is stopped with STORAGE,
    * TAKEN_OVER or INTERNAL. After every other stop the message is stored, and is sent after resume.
+   *
+   * With instead, the id of a refused message, it dismisses that one in the same step.
    */
-  send(chatId: string, content: string): string {
+  send(chatId: string, content: string, { instead = "" } = {}): string {
     const { connection, why = "" } = this.status;
     if (this.closed) throw new Error("parley: the client is closed: the message is not kept");
     if (connection === "stopped" && ended.has(why)) {
       throw new Error(`parley: the client is stopped (${why}): the message is not kept`);
     }
     const id = uuid();
-    this.execute({ do: "send", chatId, content, id });
+    this.execute({ do: "send", chatId, content, id, instead });
     return id;
   }
 
@@ -274,7 +305,7 @@ export class Client {
   }
 
   private perform(command: Command) {
-    if (this.runner) perform(this.runner, command, () => this.pending.delete(command));
+    if (this.runner) perform(this.runner, this.remnants, command, () => this.pending.delete(command));
   }
 
   private async lead(): Promise<Leader> {
@@ -290,6 +321,8 @@ export class Client {
         machine: { userId: this.userId, pageSize, extendBefore: 120_000 }, // timers of a tab in the background are late
         calls: this.calls,
         storage: this.storage,
+        onFrames: (frames) => this.remnants.note(frames),
+        complete: (batch, events) => this.remnants.complete(batch, events),
         onChange: (batch, events, status) => this.changed(batch, events, status),
         onProfiles: (changed) => {
           this.profiles.changed(changed);
@@ -304,7 +337,7 @@ export class Client {
     void runner.pump();
     return {
       all: () => ({ snapshot: this.state.stored(), status: this.state.status }),
-      execute: (command, stored) => perform(runner, command, stored),
+      execute: (command, stored) => perform(runner, this.remnants, command, stored),
     };
   }
 
@@ -314,15 +347,13 @@ export class Client {
   }
 
   private changed(batch: Batch, events: Event[], status: Status) {
-    const failed = events.flatMap(({ sendFailed: f }) =>
-      f ? [{ entry: f.entry, reason: f.why.reason || (f.why.message ?? "") }] : [],
-    );
+    const failed = refusedIn(events);
     this.state.apply(batch, status);
     this.share?.news(packBatch(batch), status, failed);
     this.tell(failed);
   }
 
-  private tell(failed: SendFailed[]) {
+  private tell(failed: RefusedMessage[]) {
     callEach(failed.map(({ entry, reason }) => () => this.options.onSendFailed?.(entry, reason)));
   }
 
@@ -377,7 +408,7 @@ export class Client {
 /** Stops after which the storage takes no messages until resume. */
 const ended = new Set(["STORAGE", "TAKEN_OVER", "INTERNAL"]);
 
-function perform(runner: Runner, c: Command, stored: () => void) {
+function perform(runner: Runner, remnants: RemnantKeeper, c: Command, stored: () => void) {
   runner.do((m) => {
     switch (c.do) {
       case "open":
@@ -389,7 +420,10 @@ function perform(runner: Runner, c: Command, stored: () => void) {
       case "markRead":
         return m.markRead(c.chatId, c.sequence);
       case "send":
+        if (c.instead) remnants.drop(c.instead);
         return m.send(c.chatId, c.content, c.id);
+      case "dismiss":
+        return remnants.drop(c.id);
       case "learn":
         return m.learn(fromBinary(ChatOverviewSchema, c.overview), c.history);
       case "resume":

@@ -6,6 +6,11 @@ export function report(error: unknown) {
   else console.error("parley: uncaught:", error);
 }
 
+/** Tells developers of something that the user does not see. */
+export function warn(text: string) {
+  console.warn(`parley: ${text}`);
+}
+
 /** Calls functions of an app. An exception of one is reported, and the others are called. */
 export function callEach(list: Iterable<() => void>) {
   for (const f of [...list]) {

@@ -1,6 +1,6 @@
 // Runs a Machine: makes its calls, stores what it has to store, and wakes it when it wants to be.
 import { Code } from "@connectrpc/connect";
-import type { ProfileChanged } from "#gen/parley/delivery/v1/frame_pb.js";
+import type { Frame, ProfileChanged } from "#gen/parley/delivery/v1/frame_pb.js";
 import { type Calls, failureOf, historyHeaders, shortTimeout } from "./calls.js";
 import { Machine } from "./device/machine.js";
 import {
@@ -37,6 +37,10 @@ export interface RunnerConfig {
   storage: Storage;
   /** What was stored, what happened then, and how the connection is. */
   onChange: (batch: Batch, events: Event[], status: Status) => void;
+  /** Frames that the machine gets next. */
+  onFrames: (frames: Frame[]) => void;
+  /** Completes a batch before it is stored. */
+  complete: (batch: Batch, events: Event[]) => void;
   /** These people have newer profiles. The machine knows none. */
   onProfiles: (changed: ProfileChanged[]) => void;
   /** The storage failed, or the client has a mistake: the runner has ended. */
@@ -109,6 +113,7 @@ export class Runner {
     const stored = this.stored;
     this.stored = [];
     const { batch, calls, events } = this.machine.take();
+    this.cfg.complete(batch, events);
     this.storing = true;
     if (!isEmpty(batch)) await this.cfg.storage.store(batch);
     this.storing = false;
@@ -160,6 +165,7 @@ export class Runner {
       for await (const res of this.cfg.calls.delivery.subscribe(call.request, { signal: stop.signal, headers: historyHeaders(call.history) })) {
         if (this.closed) return;
         if (!stop.signal.aborted) this.unproven = false;
+        this.cfg.onFrames(res.frames);
         this.do((m) => m.frames(call.id, res));
         const changed = res.frames.flatMap(({ body: b }) => (b.case === "profileChanged" ? [b.value] : []));
         if (changed.length > 0) this.cfg.onProfiles(changed);

@@ -4,7 +4,7 @@ import { elapsed } from "./elapsed.js";
 import { uuid } from "./uuid.js";
 import { asBatch, packBatch, type PackedBatch, unpackBatch } from "./device/pack.js";
 import { emptySnapshot, storeInto } from "./device/snapshot.js";
-import type { OutboxEntry, Snapshot } from "./device/types.js";
+import type { RefusedMessage, Snapshot } from "./device/types.js";
 import type { Status } from "./runner.js";
 
 /** What a user does in any tab. Each may be done twice: the second time changes nothing. */
@@ -12,7 +12,8 @@ export type Command =
   | { do: "open" | "evict" | "loadOlder"; chatId: string }
   | { do: "trim"; chatId: string; keep: number }
   | { do: "markRead"; chatId: string; sequence: bigint }
-  | { do: "send"; chatId: string; content: string; id: string }
+  | { do: "send"; chatId: string; content: string; id: string; instead?: string } // of a refused one
+  | { do: "dismiss"; id: string }
   | { do: "learn"; overview: Uint8Array; history: string }
   | { do: "resume" | "check" };
 
@@ -20,7 +21,7 @@ export type Command =
 type Note =
   | { note: "who"; tab: string } // leads, and what there is
   | { note: "all"; leader: string; to: string; batch: PackedBatch; status: Status }
-  | { note: "news"; leader: string; batch: PackedBatch; status: Status; failed: SendFailed[] }
+  | { note: "news"; leader: string; batch: PackedBatch; status: Status; failed: RefusedMessage[] }
   | { note: "profiles"; leader: string; changed: Changed[] }
   | { note: "do"; tab: string; id: number; command: Command }
   | { note: "done"; tab: string; id: number };
@@ -29,11 +30,6 @@ type Note =
 export interface Changed {
   userId: string;
   version: bigint;
-}
-
-export interface SendFailed {
-  entry: OutboxEntry;
-  reason: string;
 }
 
 export interface Leader {
@@ -48,7 +44,7 @@ export interface ShareConfig {
   lead: () => Promise<Leader>;
   unlead: () => void;
   onAll: (snapshot: Snapshot, status: Status) => void;
-  onNews: (batch: PackedBatch, status: Status, failed: SendFailed[]) => void;
+  onNews: (batch: PackedBatch, status: Status, failed: RefusedMessage[]) => void;
   onProfiles: (changed: Changed[]) => void;
 }
 
@@ -92,7 +88,7 @@ export class Share {
   }
 
   /** Tells the others what was stored. */
-  news(batch: PackedBatch, status: Status, failed: SendFailed[]) {
+  news(batch: PackedBatch, status: Status, failed: RefusedMessage[]) {
     this.say({ note: "news", leader: this.tab, batch, status, failed });
   }
 

@@ -1,10 +1,13 @@
 // What an app shows: the user's chats, each with a view that stays the same object until the chat changes, and how the
 // connection is.
 import { emptySnapshot, storeInto } from "./device/snapshot.js";
-import type { Batch, OutboxEntry, Snapshot } from "./device/types.js";
+import type { Batch, LeftChat, OutboxEntry, RefusedMessage, Snapshot } from "./device/types.js";
 import { type ChatView, viewIn } from "./device/view.js";
 import { callEach } from "./report.js";
 import type { Status } from "./runner.js";
+
+const noneRefused: readonly RefusedMessage[] = [];
+const noneLeft: readonly LeftChat[] = [];
 
 export class State {
   status: Status = { connection: "connecting" };
@@ -47,6 +50,15 @@ export class State {
 
   outbox(): readonly OutboxEntry[] {
     return this.snapshot.outbox;
+  }
+
+  /** Oldest first; the same list until it changes. */
+  refused(): readonly RefusedMessage[] {
+    return this.snapshot.remnants?.refused ?? noneRefused;
+  }
+
+  left(): readonly LeftChat[] {
+    return this.snapshot.remnants?.left ?? noneLeft;
   }
 
   /** What a tab that comes later starts with. */

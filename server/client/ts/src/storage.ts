@@ -3,7 +3,7 @@ import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { type Profile, ProfileSchema } from "#gen/parley/user/v1/user_pb.js";
 import { type PackedRecord, packBatch, unpackMessage, unpackRecord } from "./device/pack.js";
 import { emptySnapshot, storeInto } from "./device/snapshot.js";
-import type { Batch, OutboxEntry, Session, Snapshot, Storage } from "./device/types.js";
+import type { Batch, LeftChat, OutboxEntry, RefusedMessage, Session, Snapshot, Storage } from "./device/types.js";
 import type { ProfileStorage } from "./profiles.js";
 
 /** Lasts as long as the process. */
@@ -11,8 +11,8 @@ export class MemoryStorage implements Storage {
   private snapshot = emptySnapshot();
 
   async load(): Promise<Snapshot> {
-    const { session, chats, messages, outbox } = this.snapshot;
-    return { session, chats: new Map(chats), messages: new Map(messages), outbox: [...outbox] };
+    const { session, chats, messages, outbox, remnants } = this.snapshot;
+    return { session, chats: new Map(chats), messages: new Map(messages), outbox: [...outbox], remnants };
   }
 
   async store(batch: Batch): Promise<void> {
@@ -20,7 +20,8 @@ export class MemoryStorage implements Storage {
   }
 
   async clear(keepUnsent: boolean): Promise<void> {
-    this.snapshot = { ...emptySnapshot(), outbox: keepUnsent ? this.snapshot.outbox : [] };
+    const { outbox, remnants } = this.snapshot;
+    this.snapshot = keepUnsent ? { ...emptySnapshot(), outbox, remnants } : emptySnapshot();
   }
 }
 
@@ -50,12 +51,14 @@ export class IndexedDBStorage implements Storage, ProfileStorage {
     const tx = (await this.open()).transaction(stores, "readwrite");
     const out = emptySnapshot();
     const meta = tx.objectStore("meta");
-    const [owner, session, chats, messages, outbox] = await Promise.all([
+    const [owner, session, chats, messages, outbox, refused, left] = await Promise.all([
       request<number | undefined>(meta.get("owner")),
       request<Session | undefined>(meta.get("session")),
       request<PackedRecord[]>(tx.objectStore("chats").getAll()),
       request<{ chatId: string; bytes: Uint8Array }[]>(tx.objectStore("messages").getAll()), // in order of their keys
       request<(OutboxEntry & { order: number })[]>(tx.objectStore("outbox").getAll()),
+      request<(RefusedMessage & { order: number })[]>(meta.getAll(keysUnder(refusedKey))),
+      request<LeftChat[]>(meta.getAll(keysUnder(leftKey))),
     ]);
     this.owner = (owner ?? 0) + 1;
     meta.put(this.owner, "owner");
@@ -67,9 +70,9 @@ export class IndexedDBStorage implements Storage, ProfileStorage {
       if (list) list.push(unpackMessage(bytes));
       else out.messages.set(chatId, [unpackMessage(bytes)]);
     }
-    outbox.sort((a, b) => a.order - b.order);
-    this.order = outbox.at(-1)?.order ?? 0;
-    out.outbox = outbox.map(({ order: _, ...entry }) => entry);
+    this.order = Math.max(0, ...outbox.map((u) => u.order), ...refused.map((r) => r.order));
+    out.outbox = inOrder(outbox);
+    out.remnants = { refused: inOrder(refused), left };
     return out;
   }
 
@@ -101,6 +104,11 @@ export class IndexedDBStorage implements Storage, ProfileStorage {
     for (const entry of packed.outbox) outbox.put({ ...entry, order: ++this.order });
     for (const id of packed.done) outbox.delete(id);
     if (packed.session) meta.put(packed.session, "session");
+    for (const id of packed.remnants?.dropped ?? []) for (const key of [refusedKey, leftKey]) meta.delete(key + id);
+    for (const r of packed.remnants?.refused ?? []) {
+      meta.put({ ...r, order: ++this.order }, refusedKey + r.entry.clientMessageId);
+    }
+    for (const l of packed.remnants?.left ?? []) meta.put(l, leftKey + l.chatId);
     await done;
   }
 
@@ -109,7 +117,7 @@ export class IndexedDBStorage implements Storage, ProfileStorage {
     const meta = (await this.open()).transaction("meta", "readonly").objectStore("meta");
     const [era, all] = await Promise.all([
       request<number | undefined>(meta.get("era")),
-      request<Uint8Array[]>(meta.getAll(profileKeys())),
+      request<Uint8Array[]>(meta.getAll(keysUnder(profileKey))),
     ]);
     this.era = era;
     return all.map((bytes) => fromBinary(ProfileSchema, bytes));
@@ -128,7 +136,7 @@ export class IndexedDBStorage implements Storage, ProfileStorage {
     await done;
   }
 
-  /** Forgets everything, or all but the messages that were not sent. Whoever owns it must load it again. */
+  /** Forgets everything, or all but the outbox and the remnants. Whoever owns it must load it again. */
   async clear(keepUnsent: boolean): Promise<void> {
     const tx = (await this.open()).transaction(stores, "readwrite");
     const done = committed(tx);
@@ -138,7 +146,9 @@ export class IndexedDBStorage implements Storage, ProfileStorage {
       request<number | undefined>(meta.get("owner")),
       request<number | undefined>(meta.get("era")),
     ]);
-    for (const s of stores) if (s !== "outbox" || !keepUnsent) tx.objectStore(s).clear();
+    for (const s of stores) if (s === "chats" || s === "messages" || !keepUnsent) tx.objectStore(s).clear();
+    meta.delete("session");
+    meta.delete(keysUnder(profileKey));
     meta.put((owner ?? 0) + 1, "owner");
     meta.put((era ?? 0) + 1, "era");
     await done;
@@ -167,8 +177,13 @@ export class IndexedDBStorage implements Storage, ProfileStorage {
 }
 
 const profileKey = "profile/";
-const profileKeys = () => IDBKeyRange.bound(profileKey, `${profileKey}\uffff`);
+const refusedKey = "refused/";
+const leftKey = "left/";
+const keysUnder = (prefix: string) => IDBKeyRange.bound(prefix, `${prefix}\uffff`);
 const ofChat = (id: string) => IDBKeyRange.bound([id], [id, []]); // lists sort after numbers
+
+const inOrder = <T extends { order: number }>(list: T[]): Omit<T, "order">[] =>
+  list.sort((a, b) => a.order - b.order).map(({ order: _, ...rest }) => rest);
 
 function request<T>(r: IDBRequest<T>): Promise<T> {
   return new Promise((resolve, reject) => {

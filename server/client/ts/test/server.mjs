@@ -14,12 +14,16 @@ import { Client } from "../dist/index.js";
  */
 export function setUp(options = {}) {
   const s = { refused: 0, tokens: [], sent: [], failed: [], version: 1n, reason: "", endCode: 0, streams: 0, sends: [] };
-  s.end = s.profile = () => {};
+  s.end = s.frame = () => {};
   s.says = (senderId, content, clientMessageId) => {
     const sequence = BigInt(stored.length + 1);
     const m = { messageId: `m${sequence}`, chatId: "c", senderId, content, clientMessageId, sequence, version: sequence + 1n };
     stored.push(m);
     return m;
+  };
+  s.profile = (version) => {
+    s.version = version;
+    s.frame({ body: { case: "profileChanged", value: { userId: "bob", version } } });
   };
   const stored = []; // messages, from sequence 1 and version 2 on
   const head = () => ({ version: BigInt(stored.length + 1), sequence: BigInt(stored.length) });
@@ -52,11 +56,10 @@ export function setUp(options = {}) {
           context.signal.addEventListener("abort", () => end());
         });
         const changed = new Promise((tell) => {
-          s.profile = (version) => tell((s.version = version));
+          s.frame = tell;
         });
-        if (await Promise.race([ended, changed])) {
-          yield { firstPosition: 3n, frames: [{ body: { case: "profileChanged", value: { userId: "bob", version: s.version } } }] };
-        }
+        const frame = await Promise.race([ended, changed]);
+        if (frame) yield { firstPosition: 3n, frames: [frame] };
         await ended;
         if (s.endCode) yield { firstPosition: 3n, frames: [{ body: { case: "end", value: { code: s.endCode } } }] };
         if (s.reason) refuse(Code.Unauthenticated, s.reason);

@@ -23,6 +23,7 @@ export interface PackedBatch {
   chats: { record: PackedRecord; clear: boolean; messages: { sequence: number; bytes: Bytes }[] }[];
   outbox: OutboxEntry[];
   done: string[];
+  remnants?: Batch["remnants"];
 }
 
 export function packRecord(r: ChatRecord): PackedRecord {
@@ -76,5 +77,6 @@ export function asBatch(s: Snapshot): Batch {
     clear: true,
     messages: s.messages.get(record.chatId) ?? [],
   }));
-  return { session: s.session, removed: [], chats, outbox: s.outbox, done: [] };
+  const remnants = s.remnants && { ...s.remnants, dropped: [] };
+  return { session: s.session, removed: [], chats, outbox: s.outbox, done: [], remnants };
 }

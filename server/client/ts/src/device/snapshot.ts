@@ -1,6 +1,6 @@
 // A device's storage in memory.
 import type { Message } from "#gen/parley/message/v1/message_pb.js";
-import type { Batch, Snapshot } from "./types.js";
+import type { Batch, Remnants, Snapshot } from "./types.js";
 
 export const emptySnapshot = (): Snapshot => ({
   session: { token: "", generation: "", commit: 0n },
@@ -27,6 +27,15 @@ export function storeInto(s: Snapshot, b: Batch) {
     (u) => !done.has(u.clientMessageId),
   );
   if (b.session) s.session = b.session;
+  if (b.remnants) s.remnants = remnantsAfter(s.remnants, b.remnants);
+}
+
+function remnantsAfter(old: Remnants | undefined, { refused, left, dropped }: NonNullable<Batch["remnants"]>): Remnants {
+  const gone = new Set([...dropped, ...refused.map((r) => r.entry.clientMessageId), ...left.map((l) => l.chatId)]);
+  return {
+    refused: [...(old?.refused ?? []).filter((r) => !gone.has(r.entry.clientMessageId)), ...refused],
+    left: [...(old?.left ?? []).filter((l) => !gone.has(l.chatId)), ...left],
+  };
 }
 
 function merge(old: Message[], more: Message[]): Message[] {

@@ -62,6 +62,29 @@ export interface OutboxEntry {
   createdAt: number;
 }
 
+/** A message that is not sent any more: the server refused it, or it is too old. */
+export interface RefusedMessage {
+  entry: OutboxEntry;
+  /** That of the server's error. */
+  reason: string;
+}
+
+/** A chat that was one of the user's. */
+export interface LeftChat {
+  chatId: string;
+  /** Of a group; empty for a direct chat. */
+  name: string;
+  /** The user who ended the membership; empty if it is not known. */
+  changedBy: string;
+}
+
+/** What stays of messages and chats that are gone. */
+export interface Remnants {
+  /** Oldest first. */
+  refused: RefusedMessage[];
+  left: LeftChat[];
+}
+
 /** Something that happened. One field is set. */
 export interface Event {
   /** This chat, or its place in the list. */
@@ -141,12 +164,14 @@ export interface Batch {
   outbox: OutboxEntry[];
   /** client_message_ids of messages that are not on their way any more. */
   done: string[];
+  /** To be added or replaced; dropped has ids of refused messages and of chats. */
+  remnants?: (Remnants & { dropped: string[] }) | undefined;
 }
 
 export const emptyBatch = (): Batch => ({ removed: [], chats: [], outbox: [], done: [] });
 
 export const isEmpty = (b: Batch) =>
-  !b.session && b.removed.length + b.chats.length + b.outbox.length + b.done.length === 0;
+  !b.session && !b.remnants && b.removed.length + b.chats.length + b.outbox.length + b.done.length === 0;
 
 /** Everything that a device has stored. */
 export interface Snapshot {
@@ -156,6 +181,8 @@ export interface Snapshot {
   messages: Map<string, Message[]>;
   /** Oldest first. */
   outbox: OutboxEntry[];
+  /** Missing in what earlier releases stored. */
+  remnants?: Remnants | undefined;
 }
 
 /**
@@ -165,7 +192,7 @@ export interface Snapshot {
 export interface Storage {
   load(): Promise<Snapshot>;
   store(batch: Batch): Promise<void>;
-  /** Forgets everything, or all but the messages that were not sent. */
+  /** Forgets everything, or all but the outbox and the remnants. */
   clear(keepUnsent: boolean): Promise<void>;
 }
 
