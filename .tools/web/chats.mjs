@@ -141,7 +141,7 @@ export async function away({ alice, bob }) {
   assert.deepEqual(await stored("bob", chatId), expected, "nothing is lost, nothing is there twice");
 
   await rest("alice", "DELETE", `/chats/${chatId}/members/bob`);
-  await bob.getByText("This chat is not one of yours.").waitFor();
+  await bob.getByText("alice removed you from Walk.").waitFor();
   await accessible(bob, "removed-phone");
   await bob.getByRole("link", { name: "Back to the chats" }).click();
   await bob.getByRole("link", { name: /alice/ }).waitFor();
@@ -198,6 +198,7 @@ export async function refused() {
   await nora.getByText("You may not write here.").first().waitFor();
   await accessible(nora, "refused-phone");
   await kept.filter({ hasText: "second" }).getByRole("button", { name: "Delete" }).click();
+  await shows(nora, ["first"]);
   await rest("nils", "DELETE", "/blocks/nora");
   await kept.getByRole("button", { name: "Send again" }).click();
   await allSent(nora);

@@ -7,6 +7,13 @@ import { away, group, keys, minuteOffline, refused, storageFails, twoPeople } fr
 import { codes } from "./codes.mjs";
 import { browser, problems, setUp, shots, tearDown } from "./harness.mjs";
 import { history, leftWhileScrolling } from "./history.mjs";
+import {
+  draftAfterReload,
+  manyDrafts,
+  refusedAfterReload,
+  removedWithMessages,
+  removedWithText,
+} from "./kept.mjs";
 import { manyChats } from "./manychats.mjs";
 import { pictures } from "./pictures.mjs";
 import { newLine, nothingFlickers, rowsOfPeople, skeletonAndDrop, textsOfPeople } from "./shown.mjs";
@@ -34,9 +41,10 @@ const seconds = (began) => ((Date.now() - began) / 1000).toFixed(1);
 async function oneByOne(people) {
   for (const scenario of [group, away, keys]) await run(scenario, people);
   const tabs = [refused, storageFails, pasted, sevenTabs, leaderClosed, leaderFrozen, aloneFrozen];
+  const kept = [refusedAfterReload, draftAfterReload, manyDrafts, removedWithText, removedWithMessages];
   const long = [history, leftWhileScrolling, manyChats];
   const looks = [textsOfPeople, rowsOfPeople, newLine, nothingFlickers, skeletonAndDrop];
-  for (const scenario of [...tabs, ...long, ...looks]) await run(scenario);
+  for (const scenario of [...tabs, ...kept, ...long, ...looks]) await run(scenario);
 }
 
 async function all() {

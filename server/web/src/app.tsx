@@ -4,11 +4,9 @@ import { useStatus } from "@parley/client/react";
 import { useEffect, useState } from "preact/hooks";
 import { Chat } from "./chat";
 import { ChatList } from "./chatlist";
-import type { Failures } from "./failures";
 
 export interface AppProps {
   client: Client;
-  failures: Failures;
   warning: string | undefined;
   onSignOut: (everywhere?: boolean) => void;
 }
@@ -25,7 +23,7 @@ function useRoute(): string | undefined {
   return chatId;
 }
 
-export function App({ client, failures, warning, onSignOut }: AppProps) {
+export function App({ client, warning, onSignOut }: AppProps) {
   const chatId = useRoute();
   return (
     <main class={chatId ? "app reading" : "app"}>
@@ -33,7 +31,7 @@ export function App({ client, failures, warning, onSignOut }: AppProps) {
       {warning && <p class="warning">{warning}</p>}
       <ChatList client={client} open={chatId} onSignOut={onSignOut} />
       {chatId ? (
-        <Chat key={chatId} client={client} chatId={chatId} failures={failures} />
+        <Chat key={chatId} client={client} chatId={chatId} />
       ) : (
         <section class="nothing" aria-label="No chat">
           <p>Choose a chat, or begin one.</p>

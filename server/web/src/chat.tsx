@@ -1,13 +1,13 @@
 // The open chat.
 import { ChatType } from "#gen/parley/chat/v1/chat_pb.js";
 import type { Client } from "@parley/client";
-import { useChat, useStatus } from "@parley/client/react";
-import { useRef, useState } from "preact/hooks";
+import { useChat, useRefused, useStatus } from "@parley/client/react";
+import { useMemo, useRef, useState } from "preact/hooks";
 import { Composer } from "./composer";
 import { Details } from "./details";
-import type { Failures } from "./failures";
 import { otherOf, titleOf } from "./format";
 import { Avatar, Icon } from "./icons";
+import { LeftChat } from "./left";
 import { Messages } from "./messages";
 import { useNames } from "./people";
 import { useReading } from "./unread";
@@ -15,27 +15,20 @@ import { useReading } from "./unread";
 interface Props {
   client: Client;
   chatId: string;
-  failures: Failures;
 }
 
-export function Chat({ client, chatId, failures }: Props) {
+export function Chat({ client, chatId }: Props) {
   const { connection } = useStatus(client);
   // What is read of a chat before the first list of chats came is read again after it.
   const listed = connection === "live" || client.chat(chatId) !== undefined;
   const chat = useChat(client, listed ? chatId : undefined);
-  const failed = failures.use(chatId);
+  const refused = useRefused(client);
+  const failed = useMemo(() => refused.filter((r) => r.entry.chatId === chatId), [refused, chatId]);
   const [details, setDetails] = useState(false);
   const people = useNames(client);
   const down = useRef<() => void>(() => {});
   useReading(client, chat);
-  if (!chat?.chat) {
-    return (
-      <section class="nothing" aria-label="No chat">
-        <h1>{connection === "live" ? "This chat is not one of yours." : "Loading…"}</h1>
-        <a href="#">Back to the chats</a>
-      </section>
-    );
-  }
+  if (!chat?.chat) return <LeftChat client={client} chatId={chatId} />;
   const title = titleOf(chat, client.userId, people.name);
   const group = chat.chat.type === ChatType.GROUP;
   const other = group ? undefined : otherOf(chat, client.userId);
@@ -59,12 +52,13 @@ export function Chat({ client, chatId, failures }: Props) {
         chat={chat}
         group={group}
         name={people.name}
-        failures={failures}
         failed={failed}
         down={down}
       />
       <Composer
-        draft={`${client.userId} ${chatId}`}
+        userId={client.userId}
+        chatId={chatId}
+        title={title}
         onSend={(text) => {
           client.send(chatId, text);
           down.current();

@@ -1,11 +1,12 @@
 // The user's chats, last changed first.
 import type { Client } from "@parley/client";
-import { useStatus } from "@parley/client/react";
+import { useRefused, useStatus } from "@parley/client/react";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { Account } from "./account";
 import { useChatList } from "./chats";
 import { isMuted, titleOf } from "./format";
 import { Avatar, Icon } from "./icons";
+import { LeftOvers } from "./left";
 import { NewChat } from "./newchat";
 import { useNames } from "./people";
 import { Rows } from "./rows";
@@ -42,6 +43,8 @@ export function ChatList({ client, open, onSignOut }: Props) {
     () => all.filter((c) => unreadOf(client, c, reading) > 0n && !isMuted(c) && !c.state?.archived).length,
     [all, reading],
   );
+  const refused = useRefused(client);
+  const failed = useMemo(() => new Set(refused.map((r) => r.entry.chatId)), [refused]);
   useEffect(() => {
     document.title = unread ? `(${unread}) Parley` : "Parley";
   }, [unread]);
@@ -69,10 +72,12 @@ export function ChatList({ client, open, onSignOut }: Props) {
         value={search}
         onInput={(e) => setSearch(e.currentTarget.value)}
       />
+      <LeftOvers client={client} open={open} />
       <Rows
         client={client}
         chats={shown}
         people={people}
+        failed={failed}
         open={open}
         reading={reading}
         subject={`${archived} ${wanted}`}

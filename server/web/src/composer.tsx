@@ -1,24 +1,24 @@
-// Where a message is written. What is not sent yet lasts while the page does.
+// Where a message is written. What is not sent yet is kept as a draft.
 import { useEffect, useRef, useState } from "preact/hooks";
+import { draftOf, keepDraft } from "./drafts";
 import { Icon } from "./icons";
 
 const maxContent = 16_384; // bytes
-const drafts = new Map<string, string>(); // by user and chat
-
-export const forgetDrafts = () => drafts.clear();
 
 interface Props {
-  /** Names the user and the chat. */
-  draft: string;
+  userId: string;
+  chatId: string;
+  /** Of the chat. */
+  title: string;
   onSend: (text: string) => void;
 }
 
-export function Composer({ draft, onSend }: Props) {
-  const [text, setText] = useState(drafts.get(draft) ?? "");
+export function Composer({ userId, chatId, title, onSend }: Props) {
+  const [text, setText] = useState(() => draftOf(userId, chatId));
   const field = useRef<HTMLTextAreaElement>(null);
   const over = new TextEncoder().encode(text).length - maxContent;
   const change = (next: string) => {
-    drafts.set(draft, next);
+    keepDraft(userId, chatId, title, next);
     setText(next);
   };
   useEffect(() => {

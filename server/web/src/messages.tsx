@@ -1,11 +1,11 @@
 // The messages of a chat, and those of the user that are on their way.
-import type { ChatView, Client } from "@parley/client";
+import type { ChatView, Client, RefusedMessage } from "@parley/client";
 import type { RefObject } from "preact";
 import { memo } from "preact/compat";
 import { useRef, useState } from "preact/hooks";
-import type { Failure, Failures } from "./failures";
 import { clock, dayLine, ms, partsOf, refusalText, sameDay } from "./format";
 import { Avatar, Icon } from "./icons";
+import { Copy } from "./left";
 import { useWindow } from "./window";
 
 const together = 5 * 60_000; // messages of one sender under one name
@@ -15,8 +15,7 @@ interface Props {
   chat: ChatView;
   group: boolean;
   name: (userId: string) => string;
-  failures: Failures;
-  failed: readonly Failure[];
+  failed: readonly RefusedMessage[];
   down: RefObject<() => void>;
 }
 
@@ -30,13 +29,13 @@ interface Line {
   at: number;
   sequence?: bigint;
   state: keyof typeof states;
-  failure?: Failure;
+  failure?: RefusedMessage;
 }
 
 function linesOf(
   chat: ChatView,
   me: string,
-  failed: readonly Failure[],
+  failed: readonly RefusedMessage[],
   from: bigint,
   to: bigint,
   atLast: boolean,
@@ -61,7 +60,7 @@ function linesOf(
   return lines;
 }
 
-export function Messages({ client, chat, group, name, failures, failed, down }: Props) {
+export function Messages({ client, chat, group, name, failed, down }: Props) {
   const me = client.userId;
   const rows = chat.messages.length + chat.outbox.length + failed.length;
   const view = useWindow(client, chat, rows);
@@ -103,7 +102,7 @@ export function Messages({ client, chat, group, name, failures, failed, down }: 
                   name={mine ? "You" : name(line.sender)}
                   named={first && group && !mine}
                 />
-                {line.failure && <Refused client={client} failures={failures} failure={line.failure} />}
+                {line.failure && <Refused client={client} failure={line.failure} />}
               </li>
             );
           })}
@@ -168,20 +167,28 @@ const Bubble = memo(({ at, text, state, sender, mine, name, named }: BubbleProps
   </div>
 ));
 
-function Refused({ client, failures, failure }: { client: Client; failures: Failures; failure: Failure }) {
+function Refused({ client, failure }: { client: Client; failure: RefusedMessage }) {
   const { entry, reason } = failure;
+  const id = entry.clientMessageId;
+  const [done, setDone] = useState(false); // the message goes once that is stored, and not twice
   const again = () => {
     try {
-      client.send(entry.chatId, entry.content);
-      failures.drop(failure);
+      client.send(entry.chatId, entry.content, { instead: id });
+      setDone(true);
     } catch {
       // The client has stopped, as the page says; the message stays.
     }
   };
   return (
     <p class="refused" role="alert">
-      {refusalText(reason)} <button onClick={again}>Send again</button>{" "}
-      <button onClick={() => failures.drop(failure)}>Delete</button>
+      {refusalText(reason)}{" "}
+      <button disabled={done} onClick={again}>
+        Send again
+      </button>{" "}
+      <Copy text={entry.content} />{" "}
+      <button disabled={done} onClick={() => client.dismiss(id)}>
+        Delete
+      </button>
     </p>
   );
 }

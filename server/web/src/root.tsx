@@ -3,9 +3,9 @@ import { Client } from "@parley/client";
 import { useStatus } from "@parley/client/react";
 import { useEffect, useLayoutEffect, useMemo, useState } from "preact/hooks";
 import { App } from "./app";
-import { forgetDrafts } from "./composer";
 import { Dialog } from "./dialog";
-import { Failures } from "./failures";
+import { forgetDrafts } from "./drafts";
+import { unsentTexts } from "./left";
 import { AskName } from "./name";
 import { endingOf, recall, remember, type Remembered, ways } from "./session";
 import { SignIn } from "./signin";
@@ -37,33 +37,31 @@ const untold = {
 
 function Signed({ who, onEnd }: SignedProps) {
   const session = useMemo(() => ways[who.way]!.session(who), [who]);
-  const failures = useMemo(() => new Failures(), [who]);
   const [client, setClient] = useState<Client>();
   useLayoutEffect(() => {
     const { userId, token } = session;
-    const c = new Client({ userId, token, pageSize: 50, onSendFailed: (entry, reason) => failures.add(entry, reason) });
+    const c = new Client({ userId, token, pageSize: 50 });
     setClient(c.start());
     return () => void c.close();
   }, [session]);
   if (!client) return null;
   const leave = async (everywhere: boolean) => {
     const told = await signOut(who, client, everywhere);
-    forgetDrafts();
+    forgetDrafts(who.userId);
     onEnd(told ? "" : untold[everywhere ? "everywhere" : "here"]);
   };
   const { warning } = session;
-  return <Here client={client} who={who} failures={failures} warning={warning} onSignOut={leave} onEnd={onEnd} />;
+  return <Here client={client} who={who} warning={warning} onSignOut={leave} onEnd={onEnd} />;
 }
 
 interface HereProps extends SignedProps {
   client: Client;
-  failures: Failures;
   warning: string | undefined;
   onSignOut: (everywhere: boolean) => Promise<void>;
 }
 
 /** The chats, until the user signs out or the session ends. */
-function Here({ client, who, failures, warning, onSignOut, onEnd }: HereProps) {
+function Here({ client, who, warning, onSignOut, onEnd }: HereProps) {
   const [leaving, setLeaving] = useState(false);
   const [asking, setAsking] = useState<"here" | "everywhere">(); // before unsent messages are lost
   const { connection, why } = useStatus(client);
@@ -85,15 +83,18 @@ function Here({ client, who, failures, warning, onSignOut, onEnd }: HereProps) {
     setLeaving(true);
     void onSignOut(everywhere);
   };
-  const ask = (everywhere = false) =>
-    client.unsent > 0 ? setAsking(everywhere ? "everywhere" : "here") : leave(everywhere);
+  const ask = (everywhere = false) => {
+    const { messages, drafts } = unsentTexts(client);
+    if (messages + drafts > 0) setAsking(everywhere ? "everywhere" : "here");
+    else leave(everywhere);
+  };
   return (
     <>
-      <App client={client} failures={failures} warning={warning} onSignOut={ask} />
+      <App client={client} warning={warning} onSignOut={ask} />
       {ways[who.way]?.asksName && <AskName client={client} />}
       {asking && (
         <Unsent
-          count={client.unsent}
+          {...unsentTexts(client)}
           onLeave={() => leave(asking === "everywhere")}
           onClose={() => setAsking(undefined)}
         />
@@ -113,11 +114,20 @@ function useGone(who: Remembered): boolean {
   return gone;
 }
 
-function Unsent({ count, onLeave, onClose }: { count: number; onLeave: () => void; onClose: () => void }) {
+interface UnsentProps {
+  messages: number;
+  drafts: number;
+  onLeave: () => void;
+  onClose: () => void;
+}
+
+function Unsent({ messages, drafts, onLeave, onClose }: UnsentProps) {
   return (
     <Dialog title="Sign out?" onClose={onClose}>
       <p>
-        {count === 1 ? "A message was not sent yet, and is" : `${count} messages were not sent yet, and are`} lost then.
+        {messages > 0 && (messages === 1 ? "A message was not sent. " : `${messages} messages were not sent. `)}
+        {drafts > 0 && (drafts === 1 ? "There is a draft. " : `There are ${drafts} drafts. `)}
+        {messages + drafts === 1 ? "It is" : "They are"} lost when you sign out.
       </p>
       <p class="row">
         <button onClick={onClose}>Stay</button>

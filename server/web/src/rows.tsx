@@ -15,6 +15,8 @@ interface RowsProps {
   client: Client;
   chats: readonly ChatView[];
   people: Names;
+  /** The chats with a message that was refused. */
+  failed: ReadonlySet<string>;
   open: string | undefined;
   /** The open chat, while the page is looked at. */
   reading: string | undefined;
@@ -22,7 +24,7 @@ interface RowsProps {
   subject: string;
 }
 
-export function Rows({ client, chats, people, open, reading, subject }: RowsProps) {
+export function Rows({ client, chats, people, failed, open, reading, subject }: RowsProps) {
   const me = client.userId;
   const ids = useIds(chats);
   const view = useRowWindow(ids, subject);
@@ -56,6 +58,7 @@ export function Rows({ client, chats, people, open, reading, subject }: RowsProp
               sender={sender && sender !== me && chat.chat?.name ? firstWord(people.name(sender)) : ""}
               unread={unreadOf(client, chat, reading)}
               muted={isMuted(chat)}
+              failed={failed.has(chat.chatId)}
               today={today}
               current={chat.chatId === open}
               stop={i === keys.stop}
@@ -154,6 +157,8 @@ interface RowProps {
   /** Of the last message, if that needs to be said. */
   sender: string;
   muted: boolean;
+  /** The server has refused a message. */
+  failed: boolean;
   /** When this day began: times are shown by it. */
   today: number;
   current: boolean;
@@ -164,7 +169,7 @@ interface RowProps {
 }
 
 const Row = memo((props: RowProps) => {
-  const { chat, me, title, mark, unread, sender, muted, current, stop, index, count } = props;
+  const { chat, me, title, mark, unread, sender, muted, failed, current, stop, index, count } = props;
   const last = chat.head?.lastMessage;
   const waiting = chat.outbox.at(-1);
   const text = waiting?.content ?? last?.text;
@@ -193,6 +198,12 @@ const Row = memo((props: RowProps) => {
         </span>
         <time>{at ? recently(at) : ""}</time>
         <span class="preview">
+          {failed && (
+            <span class="failed">
+              <Icon name="failed" />
+              <span class="spoken">A message was not sent. </span>
+            </span>
+          )}
           {text !== undefined && by && (
             <span class="by">
               <bdi>{by}</bdi>

@@ -158,6 +158,11 @@ export class Client {
     return this.state.outbox().length;
   }
 
+  /** The messages that the server has not confirmed, oldest first, also of chats that are not known. */
+  outbox(): readonly OutboxEntry[] {
+    return this.state.outbox();
+  }
+
   /**
    * The messages that are not sent any more, oldest first; the same list until it changes. They stay over restarts, the
    * last 200 of them, until they are dismissed or sent again.

@@ -1,7 +1,7 @@
 // Hooks for React 18 and later, and for Preact by its compatible layer.
 import { useCallback, useEffect, useSyncExternalStore } from "react";
 import type { Profile } from "#gen/parley/user/v1/user_pb.js";
-import type { LeftChat, RefusedMessage } from "./device/types.js";
+import type { LeftChat, OutboxEntry, RefusedMessage } from "./device/types.js";
 import type { ChatView } from "./device/view.js";
 import type { Client } from "./client.js";
 import type { Status } from "./runner.js";
@@ -13,6 +13,9 @@ function useClient<T>(client: Client, read: () => T): T {
 
 /** The user's chats, last changed first. */
 export const useChats = (client: Client): readonly ChatView[] => useClient(client, () => client.chats());
+
+/** The messages that the server has not confirmed, of all chats. */
+export const useOutbox = (client: Client): readonly OutboxEntry[] => useClient(client, () => client.outbox());
 
 /** The messages that are not sent any more, until they are dismissed or sent again. */
 export const useRefused = (client: Client): readonly RefusedMessage[] => useClient(client, () => client.refused());

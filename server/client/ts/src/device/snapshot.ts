@@ -21,11 +21,13 @@ export function storeInto(s: Snapshot, b: Batch) {
     if (clear) s.messages.delete(id);
     if (messages.length > 0) s.messages.set(id, merge(s.messages.get(id) ?? [], messages));
   }
-  const known = new Set(s.outbox.map((u) => u.clientMessageId));
-  const done = new Set(b.done);
-  s.outbox = [...s.outbox, ...b.outbox.filter((u) => !known.has(u.clientMessageId))].filter(
-    (u) => !done.has(u.clientMessageId),
-  );
+  if (b.outbox.length + b.done.length > 0) {
+    const known = new Set(s.outbox.map((u) => u.clientMessageId));
+    const done = new Set(b.done);
+    s.outbox = [...s.outbox, ...b.outbox.filter((u) => !known.has(u.clientMessageId))].filter(
+      (u) => !done.has(u.clientMessageId),
+    );
+  }
   if (b.session) s.session = b.session;
   if (b.remnants) s.remnants = remnantsAfter(s.remnants, b.remnants);
 }
