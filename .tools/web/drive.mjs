@@ -9,6 +9,7 @@ import { browser, problems, setUp, shots, tearDown } from "./harness.mjs";
 import { history, leftWhileScrolling } from "./history.mjs";
 import {
   draftAfterReload,
+  leftBeforeStored,
   manyDrafts,
   refusedAfterReload,
   removedWithMessages,
@@ -41,7 +42,7 @@ const seconds = (began) => ((Date.now() - began) / 1000).toFixed(1);
 async function oneByOne(people) {
   for (const scenario of [group, away, keys]) await run(scenario, people);
   const tabs = [refused, storageFails, pasted, sevenTabs, leaderClosed, leaderFrozen, aloneFrozen];
-  const kept = [refusedAfterReload, draftAfterReload, manyDrafts, removedWithText, removedWithMessages];
+  const kept = [refusedAfterReload, draftAfterReload, leftBeforeStored, manyDrafts, removedWithText, removedWithMessages];
   const long = [history, leftWhileScrolling, manyChats];
   const looks = [textsOfPeople, rowsOfPeople, newLine, nothingFlickers, skeletonAndDrop];
   for (const scenario of [...tabs, ...kept, ...long, ...looks]) await run(scenario);

@@ -70,6 +70,7 @@ export async function draftAfterReload() {
   await dora.goto(`${origin}/#/${tea}`);
   await dora.getByRole("heading", { name: "Tea" }).waitFor();
   await field(dora).press("Enter");
+  await shows(dora, ["a draft\nof two lines"]);
   await allSent(dora);
   await dora.reload();
   await shows(dora, ["a draft\nof two lines"]);
@@ -96,6 +97,30 @@ export async function draftAfterReload() {
   const drafts = () => Object.keys(localStorage).filter((key) => key.startsWith("parley/draft/"));
   assert.deepEqual(await dora.evaluate(drafts), []);
   await dora.context().close();
+}
+
+/** A message is a draft again if the page is left before the browser has stored it. */
+export async function leftBeforeStored() {
+  const chatId = await newGroup("dana", "Hurry", ["dirk"]);
+  const dana = await signedIn("dana", desktop, `/#/${chatId}`);
+  await dana.getByText("The beginning of the chat").waitFor();
+  await dana.evaluate(() => {
+    console.error = () => {};
+    IDBDatabase.prototype.transaction = () => {
+      throw new DOMException("busy", "InvalidStateError");
+    };
+  });
+  await field(dana).fill("in a hurry");
+  await field(dana).press("Enter");
+  await dana.reload();
+  await dana.waitForFunction(() => document.querySelector("textarea")?.value === "in a hurry");
+  await field(dana).press("Enter");
+  await shows(dana, ["in a hurry"]);
+  await allSent(dana);
+  await dana.reload();
+  await shows(dana, ["in a hurry"]);
+  assert.equal(await field(dana).inputValue(), "");
+  await dana.context().close();
 }
 
 /** The oldest drafts go when there are too many; one that is no draft breaks nothing. */

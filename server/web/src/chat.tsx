@@ -56,13 +56,10 @@ export function Chat({ client, chatId }: Props) {
         down={down}
       />
       <Composer
-        userId={client.userId}
+        client={client}
         chatId={chatId}
         title={title}
-        onSend={(text) => {
-          client.send(chatId, text);
-          down.current();
-        }}
+        onSent={() => down.current()}
       />
       {details && <Details client={client} chat={chat} group={group} onClose={() => setDetails(false)} />}
     </section>

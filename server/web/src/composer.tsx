@@ -1,19 +1,21 @@
 // Where a message is written. What is not sent yet is kept as a draft.
+import type { Client } from "@parley/client";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { draftOf, keepDraft } from "./drafts";
+import { draftOf, keepDraft, keepUntilStored } from "./drafts";
 import { Icon } from "./icons";
 
 const maxContent = 16_384; // bytes
 
 interface Props {
-  userId: string;
+  client: Client;
   chatId: string;
   /** Of the chat. */
   title: string;
-  onSend: (text: string) => void;
+  onSent: () => void;
 }
 
-export function Composer({ userId, chatId, title, onSend }: Props) {
+export function Composer({ client, chatId, title, onSent }: Props) {
+  const { userId } = client;
   const [text, setText] = useState(() => draftOf(userId, chatId));
   const field = useRef<HTMLTextAreaElement>(null);
   const over = new TextEncoder().encode(text).length - maxContent;
@@ -27,12 +29,14 @@ export function Composer({ userId, chatId, title, onSend }: Props) {
   const submit = (e: Event) => {
     e.preventDefault();
     if (!text.trim() || over > 0) return;
+    const message = text.trim();
     try {
-      onSend(text.trim());
+      keepUntilStored(client, chatId, title, client.send(chatId, message), message);
     } catch {
       return; // the client has stopped, as the page says; the text stays
     }
-    change("");
+    setText("");
+    onSent();
     field.current?.focus();
   };
   const key = (e: KeyboardEvent) => {

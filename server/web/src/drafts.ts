@@ -1,5 +1,6 @@
 // Drafts: texts that are written and not sent, by user and chat. They are in localStorage, so that they survive a reload.
 // Of two tabs with one chat the last to write wins.
+import type { Client } from "@parley/client";
 import { useEffect, useState } from "preact/hooks";
 
 export interface Draft {
@@ -17,6 +18,7 @@ const maxDrafts = 100; // of a browser
 const maxDraft = 65_536; // characters, four times the longest message
 const maxTotal = 1_000_000; // characters of all drafts of a browser
 const unsaved = new Map<string, Draft>(); // by key, until the next save
+const sending = new Map<string, Map<string, string>>(); // by key: messages by id that the client has not stored yet
 const unstored = new Map<string, Draft>(); // that the browser does not store
 const listeners = new Set<() => void>();
 let timer: ReturnType<typeof setTimeout> | undefined;
@@ -43,20 +45,44 @@ export function keepDraft(userId: string, chatId: string, title: string, text: s
   else timer ??= setTimeout(save, interval);
 }
 
+/** Keeps a message that was sent in place of the draft until the client has stored it. */
+export function keepUntilStored(client: Client, chatId: string, title: string, id: string, text: string) {
+  const key = keysOf(client.userId) + chatId;
+  const messages = sending.get(key) ?? new Map<string, string>();
+  sending.set(key, messages.set(id, text));
+  keepDraft(client.userId, chatId, title, "");
+  const look = () => {
+    if (!isStored(client, chatId, id)) return;
+    stop();
+    messages.delete(id);
+    if (messages.size === 0) sending.delete(key);
+    save();
+  };
+  const stop = client.subscribe(look);
+  look();
+}
+
+const isStored = (client: Client, chatId: string, id: string) =>
+  client.outbox().some((u) => u.clientMessageId === id) ||
+  client.refused().some((r) => r.entry.clientMessageId === id) ||
+  client.chat(chatId)?.messages.some((m) => m.clientMessageId === id);
+
 function save() {
   clearTimeout(timer);
   timer = undefined;
   for (const [key, draft] of unsaved) {
+    const messages = sending.get(key);
+    const text = [...(messages?.values() ?? []), draft.text].filter(Boolean).join("\n");
     unstored.delete(key);
     try {
-      if (draft.text.length > maxDraft) unstored.set(key, draft);
-      else if (draft.text) localStorage.setItem(key, JSON.stringify(draft));
+      if (text.length > maxDraft) unstored.set(key, draft);
+      else if (text) localStorage.setItem(key, JSON.stringify({ ...draft, text }));
       else localStorage.removeItem(key);
     } catch {
       unstored.set(key, draft); // no storage, or no room in it
     }
+    if (!messages) unsaved.delete(key);
   }
-  unsaved.clear();
   prune();
   for (const tell of [...listeners]) tell();
 }
@@ -117,7 +143,7 @@ export function useDrafts(userId: string): Draft[] {
 /** Drops the drafts of a user who signs out. */
 export function forgetDrafts(userId: string) {
   const under = keysOf(userId);
-  for (const drafts of [unsaved, unstored]) {
+  for (const drafts of [unsaved, unstored, sending]) {
     for (const key of [...drafts.keys()]) if (key.startsWith(under)) drafts.delete(key);
   }
   for (const key of storedKeys(under)) localStorage.removeItem(key);
