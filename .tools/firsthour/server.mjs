@@ -16,14 +16,18 @@ export class Server {
 
   // start starts it, after a kill where it was before, and waits until it listens.
   async start() {
+    this.log = "";
+    this.operators = undefined; // where they are served
     const free = "127.0.0.1:0";
     const args = ["--listen", this.address ?? free, "--kafka-listen", free, "--registry-listen", free, "--ops-listen", free, "--data-dir", this.data];
     this.process = spawn(this.binary, args, { stdio: ["ignore", "pipe", "pipe"] });
-    let log = "";
-    this.process.stderr.on("data", (b) => (log = (log + b).slice(-4000)));
+    this.process.stderr.on("data", (b) => {
+      this.log = (this.log + b).slice(-4000);
+      this.operators ??= this.log.match(/ ops=(\S+)/)?.[1];
+    });
     const output = createInterface({ input: this.process.stdout });
     output.on("line", (line) => this.lines.push(line));
-    const ended = once(this.process, "exit").then(() => Promise.reject(new Error(`the server did not start: ${log}`)));
+    const ended = once(this.process, "exit").then(() => Promise.reject(new Error(`the server did not start: ${this.log}`)));
     ended.catch(() => {}); // once it listens, an end is no failure of the start
     const listens = new Promise((done) => output.on("line", (line) => {
       const found = line.match(/listening on http:\/\/([^,\s]+)/);

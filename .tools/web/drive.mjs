@@ -16,6 +16,16 @@ import {
   removedWithText,
 } from "./kept.mjs";
 import { manyChats } from "./manychats.mjs";
+import {
+  blocks,
+  deletesAccount,
+  exportsData,
+  idsWithAt,
+  invitations,
+  settings,
+  suspended,
+  wordsForReasons,
+} from "./people.mjs";
 import { pictures } from "./pictures.mjs";
 import { newLine, nothingFlickers, rowsOfPeople, skeletonAndDrop, textsOfPeople } from "./shown.mjs";
 import { firstMessage } from "./speed.mjs";
@@ -43,14 +53,15 @@ async function oneByOne(people) {
   for (const scenario of [group, away, keys]) await run(scenario, people);
   const tabs = [refused, storageFails, pasted, sevenTabs, leaderClosed, leaderFrozen, aloneFrozen];
   const kept = [refusedAfterReload, draftAfterReload, leftBeforeStored, manyDrafts, removedWithText, removedWithMessages];
+  const social = [idsWithAt, blocks, invitations, settings, exportsData, deletesAccount, wordsForReasons];
   const long = [history, leftWhileScrolling, manyChats];
   const looks = [textsOfPeople, rowsOfPeople, newLine, nothingFlickers, skeletonAndDrop];
-  for (const scenario of [...tabs, ...kept, ...long, ...looks]) await run(scenario);
+  for (const scenario of [...tabs, ...kept, ...social, ...long, ...looks]) await run(scenario);
 }
 
 async function all() {
   const people = await run(twoPeople); // alone: the server dies
-  const patient = [idle, minuteOffline, codes, sessionRenews, pastedEnds]; // which do little but wait
+  const patient = [idle, minuteOffline, codes, suspended, sessionRenews, pastedEnds]; // which do little but wait
   const busy = oneByOne(people).then(() => run(audit)); // Lighthouse has a browser of its own
   const [scores] = await Promise.all([busy, ...patient.map((scenario) => run(scenario))]);
   const first = await run(firstMessage); // alone: it is measured

@@ -1,5 +1,6 @@
 // What the scenarios share: the real server, the browser, tabs in it, and what a person does and sees there.
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
@@ -53,6 +54,12 @@ export function codeFor(identifier) {
   const lines = log.matchAll(/a code to sign in with" identifier=(\S+) code=(\d{6})/g);
   const wanted = identifier.replaceAll(" ", "").toLowerCase();
   return [...lines].findLast(([, to]) => to === wanted)[2];
+}
+
+/** Does what an operator does at the command line. */
+export function operator(...args) {
+  const command = ["--data-dir", server.data, ...args, "--ops-address", server.operators];
+  return execFileSync(server.binary, command, { encoding: "utf8" });
 }
 
 /** A browser of its own. */

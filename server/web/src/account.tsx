@@ -3,16 +3,21 @@ import type { Session } from "#gen/parley/auth/v1/auth_service_pb.js";
 import type { Profile } from "#gen/parley/user/v1/user_pb.js";
 import type { Client } from "@parley/client";
 import { useEffect, useState } from "preact/hooks";
+import { Data } from "./data";
 import { Dialog, useChange } from "./dialog";
-import { errorText, ms, recently } from "./format";
+import { errorText } from "./errors";
+import { ms, recently } from "./format";
+import { Blocked, Settings } from "./settings";
 
 interface Props {
   client: Client;
   onSignOut: (everywhere: boolean) => void;
+  /** Deletes the account, whose id the user has typed. */
+  onDelete: (confirmed: string) => Promise<void>;
   onClose: () => void;
 }
 
-export function Account({ client, onSignOut, onClose }: Props) {
+export function Account({ client, onSignOut, onDelete, onClose }: Props) {
   const everywhere = () => {
     onClose();
     onSignOut(true);
@@ -20,7 +25,10 @@ export function Account({ client, onSignOut, onClose }: Props) {
   return (
     <Dialog title="Your account" onClose={onClose}>
       <Own client={client} />
+      <Settings client={client} />
+      <Blocked client={client} />
       <Sessions client={client} onSignOut={everywhere} />
+      <Data client={client} onDelete={onDelete} />
     </Dialog>
   );
 }

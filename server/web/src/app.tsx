@@ -9,6 +9,7 @@ export interface AppProps {
   client: Client;
   warning: string | undefined;
   onSignOut: (everywhere?: boolean) => void;
+  onDelete: (confirmed: string) => Promise<void>;
 }
 
 /** The chat that the address names. */
@@ -23,13 +24,13 @@ function useRoute(): string | undefined {
   return chatId;
 }
 
-export function App({ client, warning, onSignOut }: AppProps) {
+export function App({ client, warning, onSignOut, onDelete }: AppProps) {
   const chatId = useRoute();
   return (
     <main class={chatId ? "app reading" : "app"}>
       <Connection client={client} onSignOut={onSignOut} />
       {warning && <p class="warning">{warning}</p>}
-      <ChatList client={client} open={chatId} onSignOut={onSignOut} />
+      <ChatList client={client} open={chatId} onSignOut={onSignOut} onDelete={onDelete} />
       {chatId ? (
         <Chat key={chatId} client={client} chatId={chatId} />
       ) : (

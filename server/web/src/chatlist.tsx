@@ -6,6 +6,7 @@ import { Account } from "./account";
 import { useChatList } from "./chats";
 import { isMuted, titleOf } from "./format";
 import { Avatar, Icon } from "./icons";
+import { Invitations } from "./invitations";
 import { LeftOvers } from "./left";
 import { NewChat } from "./newchat";
 import { useNames } from "./people";
@@ -16,9 +17,10 @@ interface Props {
   client: Client;
   open: string | undefined;
   onSignOut: (everywhere?: boolean) => void;
+  onDelete: (confirmed: string) => Promise<void>;
 }
 
-export function ChatList({ client, open, onSignOut }: Props) {
+export function ChatList({ client, open, onSignOut, onDelete }: Props) {
   const all = useChatList(client);
   const { connection } = useStatus(client);
   const [search, setSearch] = useState("");
@@ -72,6 +74,7 @@ export function ChatList({ client, open, onSignOut }: Props) {
         value={search}
         onInput={(e) => setSearch(e.currentTarget.value)}
       />
+      <Invitations client={client} />
       <LeftOvers client={client} open={open} />
       <Rows
         client={client}
@@ -91,7 +94,7 @@ export function ChatList({ client, open, onSignOut }: Props) {
         </button>
       )}
       {making && <NewChat client={client} onClose={() => setMaking(false)} />}
-      {account && <Account client={client} onSignOut={onSignOut} onClose={() => setAccount(false)} />}
+      {account && <Account client={client} onSignOut={onSignOut} onDelete={onDelete} onClose={() => setAccount(false)} />}
     </nav>
   );
 }

@@ -3,15 +3,18 @@ import { timestampMs } from "@bufbuild/protobuf/wkt";
 import type { RequestCodeResponse } from "#gen/parley/auth/v1/auth_service_pb.js";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { useChange } from "./dialog";
+import { refusalOf } from "./errors";
 import type { Config, Remembered } from "./session";
 import { door, keepTokens } from "./tokens";
 
 interface FormProps {
   config: Config;
   onSignIn: (who: Remembered) => void;
+  /** The account is suspended. */
+  onSuspended: () => void;
 }
 
-export function CodeForm({ config, onSignIn }: FormProps) {
+export function CodeForm({ config, onSignIn, onSuspended }: FormProps) {
   const [sent, setSent] = useState<{ identifier: string; answer: RequestCodeResponse }>();
   const ask = async (identifier: string) => {
     setSent({ identifier, answer: await door.requestCode({ identifier }) });
@@ -20,7 +23,14 @@ export function CodeForm({ config, onSignIn }: FormProps) {
     <section aria-labelledby="by-code">
       <h2 id="by-code">Sign in</h2>
       {sent ? (
-        <Code {...sent} log={config.codesInLog} onAgain={ask} onOther={() => setSent(undefined)} onSignIn={onSignIn} />
+        <Code
+          {...sent}
+          log={config.codesInLog}
+          onAgain={ask}
+          onOther={() => setSent(undefined)}
+          onSignIn={onSignIn}
+          onSuspended={onSuspended}
+        />
       ) : (
         <Identifier phones={config.codes === "any"} onAsk={ask} />
       )}
@@ -64,9 +74,10 @@ interface CodeProps {
   onAgain: (identifier: string) => Promise<void>;
   onOther: () => void;
   onSignIn: (who: Remembered) => void;
+  onSuspended: () => void;
 }
 
-function Code({ identifier, answer, log, onAgain, onOther, onSignIn }: CodeProps) {
+function Code({ identifier, answer, log, onAgain, onOther, onSignIn, onSuspended }: CodeProps) {
   const { busy, run, alert } = useChange();
   const field = useRef<HTMLInputElement>(null);
   const early = useEarly(answer);
@@ -77,7 +88,10 @@ function Code({ identifier, answer, log, onAgain, onOther, onSignIn }: CodeProps
     void run(async () => {
       const { requestId } = answer;
       const device = deviceName(navigator.userAgent);
-      const { tokens } = await door.verifyCode({ identifier, requestId, code, device });
+      const { tokens } = await door.verifyCode({ identifier, requestId, code, device }).catch((error: unknown) => {
+        if (refusalOf(error).reason === "ACCOUNT_SUSPENDED") onSuspended();
+        throw error;
+      });
       keepTokens(tokens!);
       onSignIn({ way: "code", userId: tokens!.userId, secret: tokens!.sessionId });
     });

@@ -1,11 +1,14 @@
 // What a chat is: its name and members, and what the user may do about it.
-import { MemberRole } from "#gen/parley/chat/v1/chat_pb.js";
+import { timestampFromMs } from "@bufbuild/protobuf/wkt";
+import { HistoryMode, MemberRole } from "#gen/parley/chat/v1/chat_pb.js";
 import type { ChatView, Client, Member } from "@parley/client";
-import { useProfiles } from "@parley/client/react";
+import { useRef, useState } from "preact/hooks";
 import { Dialog, useChange } from "./dialog";
-import { isMuted, ms, otherOf, shortDay, titleOf } from "./format";
+import { clock, isMuted, ms, otherOf, shortDay, titleOf } from "./format";
 import { Avatar } from "./icons";
+import { refusalOf } from "./errors";
 import { findPeople, peopleHint, useNames } from "./people";
+import { AboutPerson, Block, Person } from "./person";
 
 interface Props {
   client: Client;
@@ -23,8 +26,16 @@ export function Details({ client, chat, group, onClose }: Props) {
   const { name } = useNames(client);
   const role = chat.state?.role ?? MemberRole.MEMBER;
   const leads = role === MemberRole.OWNER || role === MemberRole.ADMIN;
+  const other = group ? undefined : otherOf(chat, client.userId);
   const muted = isMuted(chat);
   const archived = !!chat.state?.archived;
+  const length = useRef<HTMLSelectElement>(null);
+  const mute = () =>
+    run(() => {
+      const hours = Number(length.current?.value);
+      if (muted) return chats.unmuteChat({ chatId });
+      return chats.muteChat(hours ? { chatId, mutedUntil: timestampFromMs(Date.now() + hours * hour) } : { chatId });
+    });
   const leave = async () => {
     if (!(await run(() => chats.leaveChat({ chatId })))) return;
     onClose();
@@ -32,16 +43,21 @@ export function Details({ client, chat, group, onClose }: Props) {
   };
   return (
     <Dialog title={titleOf(chat, client.userId, name)} onClose={onClose}>
-      <About client={client} chat={chat} />
+      {other ? <AboutPerson client={client} userId={other} /> : <AboutGroup client={client} chat={chat} />}
       {group && leads && <Rename client={client} chat={chat} />}
       <p class="row">
-        <button
-          disabled={busy}
-          aria-pressed={muted}
-          onClick={() => run(() => (muted ? chats.unmuteChat({ chatId }) : chats.muteChat({ chatId })))}
-        >
+        <button disabled={busy} aria-pressed={muted} onClick={mute}>
           {muted ? "Unmute" : "Mute"}
         </button>
+        {muted ? (
+          <small>{mutedUntil(chat)}</small>
+        ) : (
+          <select ref={length} aria-label="Mute">
+            {lengths.map(([hours, text]) => (
+              <option value={hours}>{text}</option>
+            ))}
+          </select>
+        )}
         <button
           disabled={busy}
           aria-pressed={archived}
@@ -56,30 +72,38 @@ export function Details({ client, chat, group, onClose }: Props) {
         )}
       </p>
       {alert}
+      {other && <Block client={client} userId={other} />}
       {group && <Members client={client} chat={chat} role={role} />}
       {group && leads && <Add client={client} chat={chat} owner={role === MemberRole.OWNER} />}
     </Dialog>
   );
 }
 
-/** The person or the group, as far as others see it. */
-function About({ client, chat }: { client: Client; chat: ChatView }) {
-  const profile = useProfiles(client);
-  const { name, mark } = useNames(client);
-  const other = otherOf(chat, client.userId);
+const hour = 3_600_000;
+const year = 365 * 24 * hour;
+const lengths = [
+  [0, "until you unmute"],
+  [1, "for an hour"],
+  [8, "for 8 hours"],
+  [168, "for a week"],
+] as const;
+
+/** Until when a chat is muted, unless that is for good. */
+function mutedUntil({ state }: ChatView): string {
+  const until = ms(state?.mutedUntil);
+  return until < Date.now() + year ? `until ${shortDay(until)}, ${clock(until)}` : "";
+}
+
+function AboutGroup({ client, chat }: { client: Client; chat: ChatView }) {
+  const { name } = useNames(client);
   const began = ms(chat.chat?.createdAt);
   return (
     <div class="about">
-      <Avatar id={other ?? chat.chatId} name={titleOf(chat, client.userId, name)} />
-      {other ? (
-        <p>
-          <span dir="auto">{mark(other)}</span> <span dir="auto">{profile(other)?.about}</span>
-        </p>
-      ) : (
-        <p>
-          <span>{chat.chat?.memberCount} members</span> <span>{began > 0 && `since ${shortDay(began)}`}</span>
-        </p>
-      )}
+      <Avatar id={chat.chatId} name={titleOf(chat, client.userId, name)} />
+      <p>
+        <span>{chat.chat?.memberCount} members</span> <span>{began > 0 && `since ${shortDay(began)}`}</span>
+        {chat.chat?.history === HistoryMode.SINCE_JOINED && <span>New members do not see earlier messages.</span>}
+      </p>
     </div>
   );
 }
@@ -118,6 +142,7 @@ function Members({ client, chat, role }: { client: Client; chat: ChatView; role:
   const people = useNames(client);
   const me = client.userId;
   const owner = role === MemberRole.OWNER;
+  const [person, show] = useState<string>();
   const removable = (m: Member) =>
     m.userId !== me && (owner || (role === MemberRole.ADMIN && m.role === MemberRole.MEMBER));
   const setRole = (m: Member) => {
@@ -133,8 +158,15 @@ function Members({ client, chat, role }: { client: Client; chat: ChatView; role:
           <li key={m.userId}>
             <Avatar id={m.userId} name={people.name(m.userId)} />
             <span class="name">
-              <bdi>{people.name(m.userId)}</bdi>
-              {m.userId === me && " (you)"}
+              {m.userId === me ? (
+                <>
+                  <bdi>{people.name(m.userId)}</bdi> (you)
+                </>
+              ) : (
+                <button class="link" onClick={() => show(m.userId)}>
+                  <bdi>{people.name(m.userId)}</bdi>
+                </button>
+              )}
               {people.mark(m.userId) && " "}
               {people.mark(m.userId) && <small dir="auto">{people.mark(m.userId)}</small>}
               {roles[m.role] && " "}
@@ -159,22 +191,39 @@ function Members({ client, chat, role }: { client: Client; chat: ChatView; role:
         ))}
       </ul>
       {alert}
+      {person && <Person client={client} userId={person} onClose={() => show(undefined)} />}
     </section>
   );
 }
 
 function Add({ client, chat, owner }: { client: Client; chat: ChatView; owner: boolean }) {
   const { busy, run, alert } = useChange();
+  const [invite, setInvite] = useState(""); // who is not added
+  const [invited, setInvited] = useState("");
+  const { name } = useNames(client);
+  const { chatId } = chat;
   const submit = async (e: SubmitEvent) => {
     e.preventDefault();
     const form = e.currentTarget as HTMLFormElement;
     const data = new FormData(form);
     const role = data.get("admin") ? MemberRole.ADMIN : MemberRole.MEMBER;
+    setInvited("");
+    setInvite("");
     const add = async () => {
       const [userId = ""] = await findPeople(client, String(data.get("user")));
-      await client.api.chats.addMember({ chatId: chat.chatId, userId, role });
+      try {
+        await client.api.chats.addMember({ chatId, userId, role });
+      } catch (error) {
+        if (refusalOf(error).rule === "INVITATION_REQUIRED") setInvite(userId);
+        throw error;
+      }
     };
     if (await run(add)) form.reset();
+  };
+  const send = async () => {
+    if (!(await run(() => client.api.users.inviteToChat({ chatId, userId: invite })))) return;
+    setInvited(invite);
+    setInvite("");
   };
   return (
     <form onSubmit={submit}>
@@ -200,6 +249,20 @@ function Add({ client, chat, owner }: { client: Client; chat: ChatView; owner: b
         </label>
       )}
       {alert}
+      {invite && (
+        <p class="row">
+          <button type="button" disabled={busy} onClick={send}>
+            Invite <bdi>{name(invite)}</bdi>
+          </button>
+        </p>
+      )}
+      <p role="status">
+        {invited && (
+          <>
+            <bdi>{name(invited)}</bdi> is invited, and becomes a member by accepting.
+          </>
+        )}
+      </p>
     </form>
   );
 }

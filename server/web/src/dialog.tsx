@@ -1,7 +1,7 @@
 // A dialog in front of the page: the browser keeps the focus in it and closes it on Escape.
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
-import { errorText } from "./format";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { errorText } from "./errors";
 import { Icon } from "./icons";
 
 interface Props {
@@ -12,11 +12,14 @@ interface Props {
 
 export function Dialog({ title, onClose, children }: Props) {
   const dialog = useRef<HTMLDialogElement>(null);
+  const id = useId(); // a dialog may stand in front of another one
   useEffect(() => dialog.current?.showModal(), []);
   return (
-    <dialog ref={dialog} onClose={onClose} aria-labelledby="dialog-title">
+    <dialog ref={dialog} onClose={onClose} aria-labelledby={id}>
       <header>
-        <h2 id="dialog-title" dir="auto">{title}</h2>
+        <h2 id={id} dir="auto">
+          {title}
+        </h2>
         <button class="round" aria-label="Close" title="Close" onClick={() => dialog.current?.close()}>
           <Icon name="close" />
         </button>

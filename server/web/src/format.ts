@@ -1,7 +1,5 @@
 // Names, times and texts as they are shown.
-import { durationMs, type Timestamp, timestampMs } from "@bufbuild/protobuf/wkt";
-import { ConnectError } from "@connectrpc/connect";
-import { ErrorInfoSchema, RetryInfoSchema } from "#gen/google/rpc/error_details_pb.js";
+import { type Timestamp, timestampMs } from "@bufbuild/protobuf/wkt";
 import type { ChatView } from "@parley/client";
 
 const timeOfDay = new Intl.DateTimeFormat(undefined, { hour: "numeric", minute: "2-digit" });
@@ -106,40 +104,3 @@ export function partsOf(text: string): Part[] {
   if (at < text.length) parts.push({ text: text.slice(at) });
   return parts;
 }
-
-const refusals: Record<string, string> = {
-  INVALID_CODE: "This code is wrong, or not good any more.",
-  CODES_NOT_SERVED: "This server sends no codes.",
-  IDENTIFIER_NOT_SERVED: "This server cannot send codes to this kind of address.",
-  NOT_A_MEMBER: "You are not a member of this chat.",
-  TOO_OLD: "It waited for seven days.",
-  VERSION_MISMATCH: "Somebody else has changed it; look again.",
-};
-
-/** What went wrong, for people. */
-export function errorText(error: unknown): string {
-  const e = ConnectError.from(error);
-  if (!navigator.onLine) return "There is no connection.";
-  const known = refusals[e.findDetails(ErrorInfoSchema)[0]?.reason ?? ""];
-  if (known) return known;
-  const text = e.rawMessage ? e.rawMessage[0]!.toUpperCase() + e.rawMessage.slice(1) : "That did not work";
-  const delay = e.findDetails(RetryInfoSchema)[0]?.retryDelay;
-  const sentence = /[.!?]$/.test(text) ? text : `${text}.`;
-  return delay ? `${sentence} Try again in ${waitText(durationMs(delay))}.` : sentence;
-}
-
-function waitText(ms: number): string {
-  const minutes = Math.ceil(ms / 60_000);
-  if (minutes > 90) return `${Math.ceil(minutes / 60)} hours`;
-  return minutes > 1 ? `${minutes} minutes` : `${Math.max(Math.ceil(ms / 1000), 1)} seconds`;
-}
-
-const sendRefusals: Record<string, string> = {
-  FORBIDDEN: "You may not write here.",
-  TOO_LARGE: "It is too long.",
-  INVALID_ARGUMENT: "It cannot be sent as it is.",
-};
-
-/** Why a message was refused. */
-export const refusalText = (reason: string) =>
-  refusals[reason] ?? sendRefusals[reason] ?? `The server refused it: ${reason || "no reason given"}.`;

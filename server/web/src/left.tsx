@@ -3,7 +3,7 @@ import type { Client } from "@parley/client";
 import { useLeftChats, useOutbox, useRefused, useStatus } from "@parley/client/react";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { draftsOf, keepDraft, useDrafts } from "./drafts";
-import { refusalText } from "./format";
+import { refusalText } from "./errors";
 import { Icon } from "./icons";
 import { useNames } from "./people";
 

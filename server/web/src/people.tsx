@@ -1,7 +1,9 @@
 // The names of people, and how they are found.
+import { Code, ConnectError } from "@connectrpc/connect";
 import type { Client } from "@parley/client";
 import { useProfiles } from "@parley/client/react";
 import { useMemo } from "preact/hooks";
+import { notFound } from "./errors";
 
 export interface Names {
   /** What a person is called: the id of who has not said. */
@@ -36,9 +38,24 @@ export async function findPeople({ api }: Client, text: string): Promise<string[
   for (const word of text.split(/[\s,]+/).filter(Boolean)) ids.push(await find(word));
   return ids;
 
+  // An id may look like a handle or an address, if another service has made it.
   async function find(word: string): Promise<string> {
-    if (word.startsWith("@")) return (await api.users.lookupByHandle({ handle: word.slice(1) })).profile!.userId;
-    const address = word.includes("@") || /^\+\d{6,}$/.test(word);
-    return address ? (await api.users.lookupByIdentifier({ identifier: word })).profile!.userId : word;
+    const handle = word.startsWith("@");
+    if (!handle && !word.includes("@") && !/^\+\d{6,}$/.test(word)) return word;
+    const byId = () => api.users.getProfile({ userId: word });
+    const byHandle = () => api.users.lookupByHandle({ handle: word.slice(1) });
+    const byAddress = () => api.users.lookupByIdentifier({ identifier: word });
+    for (const way of handle ? [byHandle, byId] : [byId, byAddress]) {
+      const { profile } = await way().catch(missing);
+      if (profile) return profile.userId;
+    }
+    throw new ConnectError(notFound(word), Code.NotFound);
   }
+}
+
+/** Nothing, of a person who is not known or of a word that is no such name. */
+function missing(error: unknown): { profile?: undefined } {
+  const { code } = ConnectError.from(error);
+  if (code === Code.NotFound || code === Code.InvalidArgument) return {};
+  throw error;
 }

@@ -1,15 +1,14 @@
 // Who is here: the page to sign in, or the chats of who has.
 import { Client } from "@parley/client";
 import { useStatus } from "@parley/client/react";
-import { useEffect, useLayoutEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { App } from "./app";
 import { Dialog } from "./dialog";
-import { forgetDrafts } from "./drafts";
 import { unsentTexts } from "./left";
 import { AskName } from "./name";
 import { endingOf, recall, remember, type Remembered, ways } from "./session";
 import { SignIn } from "./signin";
-import { signOut } from "./signout";
+import { forget, signOut } from "./signout";
 
 export function Root() {
   const [who, setWho] = useState(recall);
@@ -20,7 +19,7 @@ export function Root() {
     setNotice(why);
     setWho(next);
   };
-  if (!who) return <SignIn notice={notice} onSignIn={change} />;
+  if (!who) return <SignIn notice={notice} onSignIn={change} onNotice={setNotice} />;
   return <Signed key={`${who.way} ${who.userId} ${who.secret}`} who={who} onEnd={(why) => change(undefined, why)} />;
 }
 
@@ -45,32 +44,39 @@ function Signed({ who, onEnd }: SignedProps) {
     return () => void c.close();
   }, [session]);
   if (!client) return null;
+  const deleted = async () => {
+    await forget(who, client);
+    onEnd("Your account is deleted.");
+  };
   const leave = async (everywhere: boolean) => {
     const told = await signOut(who, client, everywhere);
-    forgetDrafts(who.userId);
     onEnd(told ? "" : untold[everywhere ? "everywhere" : "here"]);
   };
   const { warning } = session;
-  return <Here client={client} who={who} warning={warning} onSignOut={leave} onEnd={onEnd} />;
+  const ends = { onSignOut: leave, onDeleted: deleted, onEnd };
+  return <Here client={client} who={who} warning={warning} {...ends} />;
 }
 
 interface HereProps extends SignedProps {
   client: Client;
   warning: string | undefined;
   onSignOut: (everywhere: boolean) => Promise<void>;
+  /** The account was deleted. */
+  onDeleted: () => void;
 }
 
 /** The chats, until the user signs out or the session ends. */
-function Here({ client, who, warning, onSignOut, onEnd }: HereProps) {
+function Here({ client, who, warning, onSignOut, onDeleted, onEnd }: HereProps) {
   const [leaving, setLeaving] = useState(false);
   const [asking, setAsking] = useState<"here" | "everywhere">(); // before unsent messages are lost
   const { connection, why } = useStatus(client);
   const gone = useGone(who);
   // What ends the session of the tab that leads need not end this one, which leads next.
   const stopped = connection === "stopped" && client.leads ? why : undefined;
+  const deleting = useRef(false); // which ends the session, too
   const over = endingOf(gone ? "Unauthenticated" : stopped, client.unsent);
   useEffect(() => {
-    if (!over || leaving) return;
+    if (!over || leaving || deleting.current) return;
     setLeaving(true);
     ways[who.way]!.drop?.(who);
     void client
@@ -83,6 +89,17 @@ function Here({ client, who, warning, onSignOut, onEnd }: HereProps) {
     setLeaving(true);
     void onSignOut(everywhere);
   };
+  const deleteAccount = async (confirmUserId: string) => {
+    deleting.current = true;
+    try {
+      await client.api.users.deleteAccount({ confirmUserId });
+    } catch (error) {
+      deleting.current = false;
+      throw error;
+    }
+    setLeaving(true);
+    onDeleted();
+  };
   const ask = (everywhere = false) => {
     const { messages, drafts } = unsentTexts(client);
     if (messages + drafts > 0) setAsking(everywhere ? "everywhere" : "here");
@@ -90,7 +107,7 @@ function Here({ client, who, warning, onSignOut, onEnd }: HereProps) {
   };
   return (
     <>
-      <App client={client} warning={warning} onSignOut={ask} />
+      <App client={client} warning={warning} onSignOut={ask} onDelete={deleteAccount} />
       {ways[who.way]?.asksName && <AskName client={client} />}
       {asking && (
         <Unsent

@@ -133,10 +133,13 @@ export async function readConfig(): Promise<Config> {
   return (await answer.json()) as Config;
 }
 
+/** What the sign-in page is told of an account that is suspended. */
+export const suspended = "Your account cannot be used.";
+
 const endings: Record<string, string> = {
   SESSION_REVOKED: "Your session was ended, here or on another device.",
   INVALID_REFRESH_TOKEN: "Your session has ended.",
-  ACCOUNT_SUSPENDED: "Your account cannot be used.",
+  ACCOUNT_SUSPENDED: suspended,
   UNAUTHENTICATED: "You are not signed in any more.",
   TOKEN_EXPIRED: "Your token has ended.",
   Unauthenticated: "You are not signed in any more.",

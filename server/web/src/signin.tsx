@@ -1,8 +1,8 @@
 // The page for who is not signed in.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { CodeForm } from "./codeform";
 import { Avatar } from "./icons";
-import { type Config, readConfig, type Remembered, userOf, ways } from "./session";
+import { type Config, readConfig, type Remembered, suspended, userOf, ways } from "./session";
 
 interface FormProps {
   config: Config;
@@ -13,9 +13,10 @@ interface Props {
   /** Why somebody is here who did not sign out; empty if nobody is. */
   notice: string;
   onSignIn: (who: Remembered) => void;
+  onNotice: (notice: string) => void;
 }
 
-export function SignIn({ notice, onSignIn }: Props) {
+export function SignIn({ notice, onSignIn, onNotice }: Props) {
   const [config, setConfig] = useState<Config>();
   const [failed, setFailed] = useState(false);
   const read = () => {
@@ -26,6 +27,7 @@ export function SignIn({ notice, onSignIn }: Props) {
   useEffect(() => {
     document.title = "Sign in · Parley";
   }, []);
+  if (notice === suspended) return <Suspended onOther={() => onNotice("")} />;
   return (
     <main class="signin">
       <h1>Parley</h1>
@@ -36,10 +38,31 @@ export function SignIn({ notice, onSignIn }: Props) {
         </p>
       )}
       {config && ways.demo!.offered(config) && <DemoForm config={config} onSignIn={onSignIn} />}
-      {config && ways.code!.offered(config) && <CodeForm config={config} onSignIn={onSignIn} />}
+      {config && ways.code!.offered(config) && (
+        <CodeForm config={config} onSignIn={onSignIn} onSuspended={() => onNotice(suspended)} />
+      )}
       {config && <TokenForm config={config} onSignIn={onSignIn} />}
       <p class="foot">
         <a href="/try">What is here</a> · <a href="/docs">Documents</a> · <a href="/app/licenses.txt">Licences</a>
+      </p>
+    </main>
+  );
+}
+
+function Suspended({ onOther }: { onOther: () => void }) {
+  const heading = useRef<HTMLHeadingElement>(null);
+  useEffect(() => heading.current?.focus(), []);
+  return (
+    <main class="signin">
+      <h1 ref={heading} tabIndex={-1}>
+        {suspended}
+      </h1>
+      <p>
+        The people who run this server have suspended it, or it was deleted. You cannot sign in or write. A suspended
+        account still has its chats and messages: ask the people who run this server to restore it.
+      </p>
+      <p class="row">
+        <button onClick={onOther}>Sign in with another account</button>
       </p>
     </main>
   );

@@ -1,6 +1,7 @@
 // The way out.
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { Client } from "@parley/client";
+import { forgetDrafts } from "./drafts";
 import { type Remembered, ways } from "./session";
 
 /** Ends the session, or all of the user, and forgets what the browser keeps. False if the server was not notified. */
@@ -12,7 +13,13 @@ export async function signOut(who: Remembered, client: Client, everywhere: boole
   } catch (error) {
     told = ConnectError.from(error).code === Code.Unauthenticated; // it had ended
   }
-  way.drop?.(who);
-  await client.forget().catch(() => {}); // there was no storage
+  await forget(who, client);
   return told;
+}
+
+/** Forgets what the browser keeps of a user. */
+export async function forget(who: Remembered, client: Client) {
+  ways[who.way]!.drop?.(who);
+  await client.forget().catch(() => {}); // there was no storage
+  forgetDrafts(who.userId);
 }
