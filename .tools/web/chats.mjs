@@ -51,6 +51,8 @@ export async function twoPeople() {
   }
   await shows(alice, expected);
   await accessible(alice, "offline");
+  await alice.reload(); // the page is kept in the browser
+  await shows(alice, expected);
   await startServer();
   await allSent(alice);
   await bob.getByRole("link", { name: /alice/ }).click();
@@ -65,6 +67,7 @@ export async function twoPeople() {
 async function meet() {
   const alice = await visit(desktop);
   await accessible(alice, "sign-in");
+  await alice.evaluate(() => navigator.serviceWorker.ready.then(() => {}));
   await asDemo(alice, "alice");
   await shot(alice, "no-chats");
   const second = await openTab(alice.context()); // of the same browser, for the other person

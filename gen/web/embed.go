@@ -7,5 +7,5 @@ import "embed"
 
 // Files are the page and what it loads.
 //
-//go:embed index.html app.js style.css icon.svg licenses.txt
+//go:embed index.html app.js style.css icon.svg licenses.txt worker.js
 var Files embed.FS

@@ -23,9 +23,13 @@ import (
 // Prefix is where everything lies that the page loads.
 const Prefix = "/app/"
 
-// policy lets the page load and call its own origin, and nothing run that is not a file of it.
+// worker is the path of the page's service worker.
+const worker = Prefix + "worker.js"
+
+// policy lets the page load and call its own origin, and nothing run that is not a file of it. Its
+// one policy of trusted types makes the address of the service worker.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
-	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types worker"
 
 // file is what is served for a path.
 type file struct {
@@ -119,6 +123,9 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-cache") // asked for again each time, answered by the tag
 	h.Set("ETag", tag)
+	if r.URL.Path == worker {
+		h.Set("Service-Worker-Allowed", "/") // it keeps the page, which is not below its own path
+	}
 	if strings.Contains(r.Header.Get("If-None-Match"), tag) {
 		h.Del("Content-Encoding")
 		w.WriteHeader(http.StatusNotModified)

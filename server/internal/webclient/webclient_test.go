@@ -2,6 +2,8 @@ package webclient_test
 
 import (
 	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"net/http"
@@ -90,6 +92,27 @@ func TestPage(t *testing.T) {
 	}
 	if total > 200_000 {
 		t.Errorf("a browser loads %d bytes", total)
+	}
+}
+
+// The service worker keeps these files, and others of the page never: it names the content of each, and may keep the page.
+func TestWorker(t *testing.T) {
+	w := do("GET", "/app/worker.js", "")
+	if w.Code != 200 || w.Header().Get("Service-Worker-Allowed") != "/" {
+		t.Fatal(w.Code, w.Header())
+	}
+	script := w.Body.String()
+	for _, path := range []string{"/", "/app/app.js", "/app/style.css", "/app/icon.svg"} {
+		sum := sha256.Sum256(do("GET", path, "").Body.Bytes())
+		if !strings.Contains(script, `"`+path+`":"`+hex.EncodeToString(sum[:])+`"`) {
+			t.Errorf("the worker has another version of %s", path)
+		}
+	}
+	if n := strings.Count(script, `"/app/`); n != 3 {
+		t.Errorf("the worker names %d files", n)
+	}
+	if page := do("GET", "/", ""); page.Header().Get("Service-Worker-Allowed") != "" {
+		t.Error("the page is no worker")
 	}
 }
 

@@ -1,4 +1,5 @@
 import { render } from "preact";
+import { keepPage } from "./offline";
 import { Root } from "./root";
 
 // A file that is dropped beside a field would replace the page.
@@ -13,3 +14,4 @@ addEventListener("drop", refuse);
 const app = document.getElementById("app")!;
 app.replaceChildren(); // the skeleton
 render(<Root />, app);
+keepPage();
