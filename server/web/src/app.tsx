@@ -69,7 +69,7 @@ function useOnline(): boolean {
 
 /** How the connection is, when there is something to say. */
 function Connection({ client, onSignOut }: { client: Client; onSignOut: () => void }) {
-  const { connection, why } = useStatus(client);
+  const { connection, polling, why } = useStatus(client);
   const away = !useOnline() || connection === "connecting";
   const [late, setLate] = useState(false); // a short wait is not worth a word
   useEffect(() => {
@@ -81,6 +81,9 @@ function Connection({ client, onSignOut }: { client: Client; onSignOut: () => vo
   return (
     <div class="connection" role="status" data-connection={connection}>
       {connection !== "stopped" && away && late && <p>No connection. What you write is kept and sent later.</p>}
+      {connection === "live" && polling && !away && (
+        <p>Your network holds live messages back: they come up to 15 seconds late.</p>
+      )}
       {connection === "stopped" && (
         <p>
           {reasons[why ?? ""] ?? "You are signed out."} <button onClick={() => client.resume()}>Try again</button>{" "}
