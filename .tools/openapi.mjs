@@ -166,7 +166,7 @@ doc.paths["/api/v1/stream"] = {
       { name: "Last-Event-ID", in: "header", description: "Id of the last event that the client has taken, or a token of Sync.", schema: { type: "string", maxLength: 8192 } },
       { name: "lastEventId", in: "query", description: "The same, for clients that cannot set the header in their first request.", schema: { type: "string", maxLength: 8192 } },
       { name: "ticket", in: "query", description: "A ticket (AuthService/CreateStreamTicket) instead of the header Authorization. It is good once: another stream needs another one.", schema: { type: "string", maxLength: 16384 } },
-      { name: "catchUpOnly", in: "query", description: "End the stream once it has sent all that was missed: for clients behind proxies that hold a response back until it ends. EventSource then comes again by itself.", schema: { type: "boolean" }, example: true },
+      { name: "catchUpOnly", in: "query", description: "End the stream once it has sent all that was missed: for clients behind proxies that hold a response back until it ends, which come again with the last id after 5 s.", schema: { type: "boolean" }, example: true },
     ],
     responses: {
       200: { description: "The events.", content: { "text/event-stream": { schema: { type: "string" } } } },

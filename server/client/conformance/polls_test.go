@@ -38,10 +38,10 @@ func polls() map[string]func(*script) {
 		"polls": func(x *script) {
 			x.muted().poll("p1", overview("c", 5, 4)).answer(device.ListChanges, changed(4, 5))
 			x.pass(2*time.Second).poll("p2", overview("c", 5, 4)) // which is not news
-			for _, wait := range []time.Duration{3000, 4500, 6750, 10125, 15000, 15000} {
+			for _, wait := range []time.Duration{3000, 4500, 6750, 10125, 12000, 12000} {
 				x.pass(wait*time.Millisecond - time.Millisecond).pass(time.Millisecond).poll("p3")
 			}
-			x.pass(15*time.Second).poll("p4", overview("c", 6, 5)).answer(device.ListChanges, changed(5, 6))
+			x.pass(12*time.Second).poll("p4", overview("c", 6, 5)).answer(device.ListChanges, changed(5, 6))
 			x.pass(2 * time.Second).poll("p5").restart()
 		},
 		"polls-at-once-after-a-message": func(x *script) {
@@ -54,12 +54,12 @@ func polls() map[string]func(*script) {
 			x.pass(2 * time.Second).poll("p4")
 		},
 		"polls-end-with-a-stream": func(x *script) {
-			x.muted().poll("p1")
+			x.muted().poll("p1").pass(15 * time.Second).poll("p2")
 			x.pass(5*time.Minute).frames(hello(), messageFrame(4, 5, 4)).poll("p2").frames(heartbeat("t5"))
 			x.pass(15 * time.Second).frames(heartbeat("t5")).pass(15 * time.Second).frames(heartbeat("t6"))
 		},
 		"polls-with-streams-held-back-again": func(x *script) {
-			x.muted().poll("p1")
+			x.muted().poll("p1").pass(15 * time.Second).poll("p2")
 			for range 2 {
 				x.pass(5 * time.Minute).poll("p2").pass(15 * time.Second).poll("p3").pass(4 * time.Minute).poll("p4")
 			}
@@ -68,6 +68,45 @@ func polls() map[string]func(*script) {
 			x.muted().poll("p1").pass(2*time.Second).fail(device.Sync, connect.CodeUnavailable, "")
 			x.pass(250*time.Millisecond).fail(device.Sync, connect.CodeUnavailable, "").pass(500 * time.Millisecond).poll("p2")
 			x.pass(3 * time.Second).poll("p3")
+		},
+		"polls-of-a-network-that-was-away": func(x *script) {
+			x.muted().poll("p1", overview("c", 5, 4)).frames(hello(), messageFrame(4, 5, 4), heartbeat("t5")).pass(15 * time.Second)
+			x.frames(heartbeat("t5"))
+		},
+		"polls-while-the-network-is-away": func(x *script) {
+			x.muted().poll("p1").pass(15*time.Second).fail(device.Sync, connect.CodeUnavailable, "")
+			for range 6 { // and a stream within 30 s
+				x.pass(4*time.Second).pass(4*time.Second).fail(device.Sync, connect.CodeUnavailable, "")
+			}
+			x.pass(15 * time.Second).poll("p2")
+		},
+		"polls-that-are-refused": func(x *script) {
+			x.muted().result(device.Sync, nil, &device.Failure{Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
+				RetryAfter: 7 * time.Second}).pass(6 * time.Second).pass(time.Second).poll("p1")
+			x.pass(2*time.Second).fail(device.Sync, connect.CodeUnavailable, "")
+			x.pass(time.Second).poll("p2")
+		},
+		"polls-again-if-one-is-under-way": func(x *script) {
+			x.muted().poll("p1").pass(2 * time.Second).do(func(m *recorder) { m.Send("c", "mine") })
+			x.answer(device.SendMessage, &messagev1.SendMessageResponse{MessageId: "m4", Sequence: 4, Version: 5,
+				ClientMessageId: "00000000-0000-4000-8000-000000000001"}).poll("p2").poll("p3").pass(2 * time.Second).poll("p4")
+		},
+		"polls-that-a-token-of-another-store-begins": func(x *script) {
+			x.muted().fail(device.Sync, connect.CodeInvalidArgument, "INVALID_TOKEN").pass(250 * time.Millisecond)
+			x.answer(device.Sync, &deliveryv1.SyncResponse{Token: "p2", Full: true, Generation: "g1",
+				Overviews: []*chatv1.ChatOverview{overview("c", 4, 3)}}).pass(2 * time.Second).poll("p3")
+		},
+		"streams-first-then-polls": func(x *script) {
+			x.pass(15 * time.Second).pass(250 * time.Millisecond).pass(15 * time.Second)
+			x.answer(device.Sync, &deliveryv1.SyncResponse{Token: "p1", Full: true, Generation: "g1",
+				Overviews: []*chatv1.ChatOverview{overview("c", 4, 3)}}).pass(2 * time.Second).poll("p2")
+		},
+		"streams-that-the-server-refuses-late": func(x *script) {
+			x.loaded().end(nil)
+			for range 3 {
+				x.pass(2 * time.Second).pass(6 * time.Second).
+					end(&device.Failure{Code: connect.CodeUnavailable, Reason: "UNAVAILABLE"})
+			}
 		},
 		"polls-without-a-network": func(x *script) {
 			x.muted().fail(device.Sync, connect.CodeUnavailable, "").pass(time.Second).pass(time.Second)

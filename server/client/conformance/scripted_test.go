@@ -28,7 +28,7 @@ func scripts(t *testing.T) []*conformance.Scenario {
 	for _, part := range []map[string]func(*script){ends(), histories(), refusals(), chats(), members(), sends(), polls(), clocks()} {
 		for _, name := range slices.Sorted(maps.Keys(part)) {
 			run := part[name]
-			cfg := device.Config{}
+			cfg := device.Config{SubscribeFirst: strings.HasPrefix(name, "streams-first")}
 			if strings.HasPrefix(name, "pages") {
 				cfg.PageSize = 2
 			}

@@ -201,7 +201,8 @@ func (m *Machine) Resume() {
 	now := m.cfg.Clock()
 	m.retry(now, 0)
 	m.stream.connectAt = now
-	m.poll.hurry(now)
+	m.poll.up = false
+	m.poll.hurry(m)
 }
 
 // Take returns what there is to store and then, once it is stored, to call.

@@ -87,7 +87,7 @@ func (m *Machine) sent(call int64, p *pendingCall, res proto.Message, why *Failu
 	}
 	m.done = append(m.done, u.ClientMessageID)
 	m.events = append(m.events, Event{Changed: u.ChatID}) // the message may be there already
-	m.poll.hurry(m.cfg.Clock())
+	m.poll.hurry(m)
 	behind := m.chats[u.ChatID] != nil && m.chats[u.ChatID].Newest < r.GetVersion()-1
 	c := m.member(u.ChatID, r.GetVersion(), false)
 	if c == nil {

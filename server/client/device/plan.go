@@ -77,8 +77,8 @@ func (m *Machine) plan() {
 		}
 		return
 	}
-	m.planSync(now)
 	m.planStream(now)
+	m.planSync(now)
 	m.planSends(now)
 	waiting := m.pendingChats[:0]
 	for _, c := range m.pendingChats {

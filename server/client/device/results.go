@@ -115,9 +115,13 @@ func (m *Machine) syncFailed(why *Failure) {
 	case why.Reason == reasonInvalidToken && s.token != "":
 		m.resync()
 	}
-	s.at = m.cfg.Clock().Add(m.backoff(s.tries))
+	wait := m.backoff(s.tries)
+	if why != nil {
+		wait = max(wait, why.RetryAfter)
+	}
+	s.at = m.cfg.Clock().Add(wait)
 	s.tries++
-	if why == nil || why.Code != connect.CodeUnauthenticated { // which is an answer
+	if why == nil || why.Reason == "" && why.Code != connect.CodeUnauthenticated { // else the server has answered
 		m.poll.failed(m)
 	}
 }

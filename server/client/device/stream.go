@@ -285,6 +285,9 @@ func (m *Machine) StreamEnded(call int64, why *Failure) {
 	now := m.cfg.Clock()
 	end, tries, asked := s.end, s.tries, s.asked
 	wait := max(end.GetReconnectAfter().AsDuration(), why.RetryAfter)
+	if why.Reason != "" {
+		s.heard = now // the server's refusal came through
+	}
 	m.retry(now, wait)
 	later := func() { m.connectAfter(now, max(wait, m.backoff(tries))) }
 	switch end.GetCode() {

@@ -38,7 +38,7 @@ const Lifetime = 30 * time.Second
 // skew is how far the clocks of processes may be apart: the row of a used ticket stays for longer.
 const skew = 5 * time.Minute
 
-// maxTicket bounds a ticket, in bytes of its text. An access token has less than a third of it.
+// maxTicket bounds a ticket, in bytes of its text. That of an access token of 8 KiB, the longest, is shorter.
 const maxTicket = 16 << 10
 
 // ErrTicket says that a ticket was not made here, was used, or is too old.

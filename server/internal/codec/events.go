@@ -25,6 +25,7 @@ const Events = "vnd.parley.events"
 // Waits before a reconnection, as clients of server-sent events take them.
 const (
 	retryAfter = time.Second
+	pollAfter  = 5 * time.Second     // where a stream only catches up
 	retryNever = 24 * 24 * time.Hour // about the most that a browser can wait
 )
 
@@ -42,7 +43,7 @@ func (c eventCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 		return append(dst, '\n'), err
 	}
 	if b.First == 1 {
-		dst = appendRetry(dst, retryAfter)
+		dst = appendRetry(dst, b.Cursor.retry)
 	}
 	for i, f := range b.Frames {
 		text, err := f.JSON()
@@ -86,6 +87,7 @@ const maxKnownChats = 100
 // they have changed, and not what. It is used by one goroutine.
 type Cursor struct {
 	user     string
+	retry    time.Duration // after which a client comes again
 	history  store.History
 	commit   int64 // the newest that was shown, in the present generation
 	token    string
@@ -100,7 +102,10 @@ type Cursor struct {
 func NewCursor(
 	user string, history store.History, after string, req *deliveryv1.SubscribeRequest,
 ) (*Cursor, error) {
-	p := &Cursor{user: user, history: history, commit: history.Shown(), versions: map[string]int64{}}
+	p := &Cursor{user: user, retry: retryAfter, history: history, commit: history.Shown(), versions: map[string]int64{}}
+	if req.GetCatchUpOnly() {
+		p.retry = pollAfter
+	}
 	token, known, resumes := strings.Cut(after, ".")
 	p.token, req.Token = token, token
 	if !resumes {

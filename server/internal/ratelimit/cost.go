@@ -7,6 +7,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/auth/v1/authv1connect"
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/gen/parley/chat/v1/chatv1connect"
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
 	"github.com/parley-chat/parley/gen/parley/service/v1/servicev1connect"
@@ -69,7 +70,7 @@ var costs = map[string]cost{
 	chatv1connect.ChatServiceUnarchiveChatProcedure:    {requests: write},
 
 	deliveryv1connect.DeliveryServiceSyncProcedure:      {requests: heavy, waits: true},
-	deliveryv1connect.DeliveryServiceSubscribeProcedure: {requests: heavy, more: each(limit.Subscribe, "")},
+	deliveryv1connect.DeliveryServiceSubscribeProcedure: {requests: heavy, more: subscribed},
 	deliveryv1connect.DeliveryServiceAckProcedure:       {requests: row},
 	deliveryv1connect.DeliveryServiceExtendProcedure:    {requests: row},
 
@@ -87,7 +88,7 @@ var costs = map[string]cost{
 	authv1connect.AuthServiceRefreshProcedure:            {requests: write, tokenless: true},
 	authv1connect.AuthServiceSignOutProcedure:            {requests: write},
 	authv1connect.AuthServiceListSessionsProcedure:       {requests: row},
-	authv1connect.AuthServiceCreateStreamTicketProcedure: {requests: row},
+	authv1connect.AuthServiceCreateStreamTicketProcedure: {requests: write}, // of the row that it leaves when it is used
 	authv1connect.AuthServiceRevokeSessionProcedure:      {requests: write},
 	authv1connect.AuthServiceRevokeAllSessionsProcedure:  {requests: write},
 
@@ -165,6 +166,14 @@ func costOf(procedure string) cost {
 func each(rule, young limit.Name) func(any) []charge {
 	list := []charge{{rule, young, 1}}
 	return func(any) []charge { return list }
+}
+
+// subscribed charges a stream; one that ends behind what was missed costs what Sync does.
+func subscribed(m any) []charge {
+	if req, ok := m.(*deliveryv1.SubscribeRequest); ok && req.GetCatchUpOnly() {
+		return nil
+	}
+	return []charge{{limit.Subscribe, "", 1}}
 }
 
 // published charges messages and their bytes.

@@ -98,7 +98,7 @@ export class Client {
     if (this.started) return this;
     this.started = true;
     this.profiles.start();
-    this.subscribe(() => this.profiles.connected(this.status.connection === "live"));
+    this.subscribe(() => this.profiles.connected(this.status.connection === "live", this.status.polling));
     if (this.shared) {
       this.share = new Share({
         name: this.name,

@@ -37,6 +37,7 @@ export class Profiles {
   private readonly wanted = new Set<string>();
   private readonly listeners = new Set<() => void>();
   private live = false;
+  private polling = false;
   private asking: ReadonlySet<string> = new Set(); // in the request under way
   private closed = false;
   private tries = 0;
@@ -98,10 +99,14 @@ export class Profiles {
     );
   }
 
-  /** Reports the stream's state. It brings changes from its start on, so each profile is asked for once after it. */
-  connected(live: boolean) {
-    if (live === this.live) return;
+  /**
+   * Reports the connection. A stream brings changes from its start on, so each profile is asked for once after it; polls
+   * bring none.
+   */
+  connected(live: boolean, polling = false) {
+    if (live === this.live && polling === this.polling) return;
     this.live = live;
+    this.polling = polling;
     if (!live) return;
     for (const e of this.entries.values()) {
       e.current = false;

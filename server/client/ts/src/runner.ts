@@ -20,8 +20,8 @@ export type Connection = "connecting" | "live" | "stopped";
 export interface Status {
   connection: Connection;
   /**
-   * Live by polls: something between here and the server, usually a proxy, holds streams back. Everything comes, up to
-   * 15 s late. A stream is tried every five minutes.
+   * Live by polls: something between here and the server, usually a proxy, holds streams back. Messages come up
+   * to 15 s late, other people's new names with the next stream. One is tried every five minutes.
    */
   polling?: boolean;
   /**
@@ -113,6 +113,7 @@ export class Runner {
     const stored = this.stored;
     this.stored = [];
     const { batch, calls, events } = this.machine.take();
+    const status = this.statusAfter(events);
     this.cfg.complete(batch, events);
     this.storing = true;
     if (!isEmpty(batch)) await this.cfg.storage.store(batch);
@@ -120,7 +121,7 @@ export class Runner {
     if (this.closed) return;
     for (const tell of stored) tell();
     const before = this.status;
-    this.status = this.statusAfter(events);
+    this.status = status;
     for (const call of calls) this.make(call);
     if (!isEmpty(batch) || events.length > 0 || before !== this.status) this.cfg.onChange(batch, events, this.status);
   }

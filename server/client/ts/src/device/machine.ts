@@ -199,14 +199,15 @@ export class Machine {
     const now = this.cfg.clock();
     retry(this, now, 0);
     this.stream.connectAt = now;
-    hurryPoll(this, now);
+    this.poll.up = false;
+    hurryPoll(this);
   }
 
   /** Ends all waits and opens another stream, because the network changed: the connection of this one may be dead. */
   hurry() {
     this.step++;
     this.reopen();
-    hurryPoll(this, this.cfg.clock());
+    hurryPoll(this);
     this.sync.at = this.sync.tries = this.refreshAt = this.refreshTries = 0;
     for (const f of this.sending.values()) f.at = f.tries = 0;
     for (const c of this.chats.values()) c.retryAt = c.tries = 0;
@@ -273,10 +274,10 @@ export class Machine {
     return { batch, calls, events };
   }
 
-  /** How the device is connected, if it is not stopped: by its stream, or by polls, which are up to 15 s late. */
+  /** How the device is connected, if it is not stopped: by its stream, or by polls. */
   get connection(): "connecting" | "live" | "polling" {
     if (this.stream.complete) return "live";
-    return this.poll.works ? "polling" : "connecting";
+    return this.poll.up ? "polling" : "connecting";
   }
 
   /** When `take` may have something new without any other input, by the machine's clock; undefined if never. */

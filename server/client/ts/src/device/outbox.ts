@@ -93,7 +93,7 @@ export function sent(m: Machine, call: number, p: PendingCall, res?: SendMessage
   }
   m.done.push(u.clientMessageId);
   m.events.push({ changed: u.chatId }); // the message may be there already
-  hurryPoll(m, m.cfg.clock());
+  hurryPoll(m);
   const old = m.chats.get(u.chatId);
   const behind = old !== undefined && old.record.newest < res.version - 1n;
   const c = member(m, u.chatId, res.version, false);

@@ -53,8 +53,8 @@ export function plan(m: Machine) {
     if (m.refreshing === 0 && now >= m.refreshAt) m.refreshing = m.call("refresh");
     return;
   }
-  planSync(m, now);
   planStream(m, now);
+  planSync(m, now);
   planSends(m, now);
   m.pendingChats = m.pendingChats.filter((c) => {
     const waits = m.chats.get(c.id) === c && !planChat(c, now);

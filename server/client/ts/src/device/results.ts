@@ -100,9 +100,10 @@ function synced(m: Machine, history: string, res?: SyncResponse, why?: Failure) 
 function syncFailed(m: Machine, why?: Failure) {
   if (why?.code === Code.InvalidArgument && m.sync.page !== "") m.sync.page = ""; // a page token of long ago
   else if (why?.reason === "INVALID_TOKEN" && m.sync.token !== "") m.resync();
-  m.sync.at = m.cfg.clock() + m.backoff(m.sync.tries);
+  m.sync.at = m.cfg.clock() + Math.max(m.backoff(m.sync.tries), why?.retryAfter ?? 0);
   m.sync.tries++;
-  if (why?.code !== Code.Unauthenticated) pollFailed(m); // which is an answer
+  const answered = why && (why.reason !== "" || why.code === Code.Unauthenticated);
+  if (!answered) pollFailed(m);
 }
 
 function chatResult(m: Machine, call: number, p: PendingCall, res?: Response, why?: Failure) {

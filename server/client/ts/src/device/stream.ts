@@ -247,6 +247,7 @@ export function streamEnded(m: Machine, call: number, failure?: Failure) {
   const now = m.cfg.clock();
   const { end, tries, asked } = m.stream;
   const wait = Math.max(milliseconds(end?.reconnectAfter), why.retryAfter);
+  if (why.reason !== "") m.stream.heard = now; // the server's refusal came through
   retry(m, now, wait);
   const later = () => connectAfter(m, now, Math.max(wait, m.backoff(tries)));
   switch (end?.code) {
