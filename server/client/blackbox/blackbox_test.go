@@ -60,6 +60,7 @@ func run(t *testing.T, timeout time.Duration, list []attempt, judge func(attempt
 
 // The Go client passes scenarios of each file. The command conformance runs all of them.
 func TestGoClient(t *testing.T) {
+	t.Parallel()
 	var list []attempt
 	for _, name := range []string{
 		"first start", "own messages", "350 messages while closed, the token expired", "lost answers", "server restored",
@@ -76,6 +77,7 @@ func TestGoClient(t *testing.T) {
 
 // A client with a mistake fails the scenario that is about it, with a message that shows the mistake.
 func TestMistakes(t *testing.T) {
+	t.Parallel()
 	list := []attempt{
 		{dropsMessage, "live messages", "19 messages"},
 		{showsOutOfOrder, "live messages", "is shown after message"},
@@ -87,7 +89,7 @@ func TestMistakes(t *testing.T) {
 		{hidesRefusal, "refused message", "NOT_A_MEMBER"},
 		{ignoresReadMarks, "read marks", "the server has the read mark"},
 	}
-	run(t, 8*time.Second, list, func(a attempt, o Outcome) {
+	run(t, 10*time.Second, list, func(a attempt, o Outcome) {
 		if o.Err == nil || !strings.Contains(o.Err.Error(), a.says) {
 			t.Errorf("%s, %s: got %v, want a failure with %q", a.mistake, a.scenario, o.Err, a.says)
 		}
