@@ -95,7 +95,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// The service worker keeps these files, and others of the page never: it names the content of each, and may keep the page.
+// The service worker names the content of each file that it keeps, and no other file; its scope may be the page.
 func TestWorker(t *testing.T) {
 	w := do("GET", "/app/worker.js", "")
 	if w.Code != 200 || w.Header().Get("Service-Worker-Allowed") != "/" {

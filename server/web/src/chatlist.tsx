@@ -94,7 +94,9 @@ export function ChatList({ client, open, onSignOut, onDelete }: Props) {
         </button>
       )}
       {making && <NewChat client={client} onClose={() => setMaking(false)} />}
-      {account && <Account client={client} onSignOut={onSignOut} onDelete={onDelete} onClose={() => setAccount(false)} />}
+      {account && (
+        <Account client={client} onSignOut={onSignOut} onDelete={onDelete} onClose={() => setAccount(false)} />
+      )}
     </nav>
   );
 }

@@ -62,7 +62,9 @@ async function exportOf({ api }: Client, tell: (count: number) => void): Promise
   for (let left = tries; ; ) {
     try {
       for await (const part of api.users.exportData({ cursor })) {
-        if (part.record.case === "end") return new Blob(["[\n", parts.join(",\n"), "\n]\n"], { type: "application/json" });
+        if (part.record.case === "end") {
+          return new Blob(["[\n", parts.join(",\n"), "\n]\n"], { type: "application/json" });
+        }
         parts.push(recordOf(part));
         cursor = part.cursor;
         left = tries;

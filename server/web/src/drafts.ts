@@ -1,5 +1,5 @@
-// Drafts: texts that are written and not sent, by user and chat. They are in localStorage, so that they survive a reload.
-// Of two tabs with one chat the last to write wins.
+// Drafts: texts that are written and not sent, by user and chat. They are in localStorage, so that they survive a
+// reload. Of two tabs with one chat the last to write wins.
 import type { Client } from "@parley/client";
 import { useEffect, useState } from "preact/hooks";
 

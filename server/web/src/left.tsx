@@ -44,7 +44,9 @@ function useLeftOvers(client: Client): LeftOver[] {
     const { clientMessageId: key, chatId, content: text } = entry;
     add(chatId, { key, text, note: refusalText(reason), drop: () => client.dismiss(key) });
   }
-  for (const { clientMessageId: key, chatId, content: text } of outbox) add(chatId, { key, text, note: "Not sent yet." });
+  for (const { clientMessageId: key, chatId, content: text } of outbox) {
+    add(chatId, { key, text, note: "Not sent yet." });
+  }
   for (const { chatId, title, text } of drafts) {
     const drop = () => keepDraft(userId, chatId, title, "", true);
     add(chatId, { key: "draft", text, note: "A draft.", drop }, title);

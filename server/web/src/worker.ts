@@ -1,5 +1,5 @@
-// The service worker: a reload without a network shows the page, with the chats that the browser has stored. It keeps the
-// files of the page only, all of one version, and nothing of the API. What the server answers comes first.
+// The service worker: a reload without a network shows the page, with the chats that the browser has stored. It keeps
+// the files of the page only, all of one version, and nothing of the API. What the server answers comes first.
 
 /** The paths of the files, each with the SHA-256 of its content: from the build. */
 declare const SHELL: Record<string, string>;
