@@ -227,6 +227,29 @@ func TestAside(t *testing.T) {
 	}
 }
 
+// What comes back without an attempt precedes what waits for credits behind it.
+func TestReturnedBeforeAside(t *testing.T) {
+	for name, back := range map[string]func(g *GroupState, m *Member){
+		"returned": func(_ *GroupState, m *Member) { m.Return(Positions{Base: 0, Count: 1}) },
+		"paused": func(g *GroupState, _ *Member) {
+			must(t, g.Pause())
+			must(t, g.Resume())
+		},
+	} {
+		r := newFixture(t)
+		c := plain("g")
+		c.Hash = true
+		g := r.group(c)
+		m, err := g.Attach("m", nil, NewBudget(1, 1<<20, true))
+		must(t, err)
+		r.publish("a", "a", "a")
+		same(t, name+": with one credit", r.positions(g), []int64{0})
+		back(g, m)
+		m.budget.Set(3, 1<<20)
+		same(t, name+": with three", r.positions(g), []int64{0, 1, 2})
+	}
+}
+
 // HQ-H09: the hash is Java's, and its index is in range, also for the lowest there is.
 func TestHash(t *testing.T) {
 	for key, want := range map[string]int32{

@@ -160,6 +160,7 @@ func (g *GroupState) Pause() error {
 	g.state = Paused
 	back := g.endLeases(g.p.end)
 	g.putBack(&back)
+	g.recall()
 	return nil
 }
 

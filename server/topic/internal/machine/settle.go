@@ -135,6 +135,20 @@ func (m *Member) Return(s Positions) {
 		back := SetOf(Run{From: from, To: to})
 		m.g.putBack(&back)
 	})
+	m.g.recall()
+}
+
+// recall makes ready again what waits for members that have credits, because earlier messages are ready again that
+// are to precede it. Without that a member would get the messages of a key in another order:
+//
+//  1. A poll has one credit, which message 0 takes. Message 1 waits for the next.
+//  2. The poll ends before it takes message 0, which is returned.
+//  3. The next poll has two credits. Next serves what waits first: message 1 before message 0.
+func (g *GroupState) recall() {
+	for _, m := range g.members {
+		g.ready.Union(&m.aside)
+		m.aside.Clear()
+	}
 }
 
 // Extend renews leases.
