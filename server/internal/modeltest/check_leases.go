@@ -42,13 +42,26 @@ func (a *audit) released(d *delivery, later stamp) bool {
 }
 
 // gone reports whether a message may be done with before a moment, though the member has not said so: it has a dead
-// letter, was purged, or its time is over. Statements of members about it mean nothing then, and are answered as done.
+// letter, was purged, was trimmed, or its time is over. Statements of members about it mean nothing then, and are
+// answered as done.
 func (a *audit) gone(at position, before stamp) bool {
 	if purge := a.t.purgeOf(at); purge != nil && purge.call.before(before) {
 		return true
 	}
 	earliest, _, ends := a.at[at].expires()
-	return a.deadLetters[at] > 0 || ends && earliest.Before(before.at)
+	return a.deadLetters[at] > 0 || a.trimmable(at) || ends && earliest.Before(before.at)
+}
+
+// trimmable reports whether a message may be trimmed while the group has it. The group reads what was published
+// before it, and holds of that only what was not complete:
+//
+//  1. The other groups acknowledge a message. Then a group subscribes and reads from the beginning.
+//  2. A member gets the message. Its lease ends, and another member gets the message.
+//  3. A trim removes the message.
+//  4. The first member acknowledges the message, which is answered as done.
+func (a *audit) trimmable(at position) bool {
+	p := a.at[at]
+	return a.t.trims() && p != nil && !a.g.born.ret.before(p.call)
 }
 
 // holds reports whether a member has a message at a moment, for certain. It does not, if the message was purged.
@@ -64,9 +77,21 @@ func (a *audit) holds(d *delivery, at stamp) bool {
 //  2. The lease ends, and another member gets the message and keeps it.
 //  3. The response of the stream is read.
 //
-// In simulated time a response is read at once.
+// In simulated time a response is read at once. Others of the same moment may be read before it:
+//
+//  1. The server gives a message to a stream again, whose response is not read yet.
+//  2. The member acknowledges the delivery that it has read. That counts for the one that it has not.
+//  3. Another member gets the next message of the key, and reads it.
+//  4. The response of the stream is read.
 func (a *audit) overtaken(later, d *delivery) bool {
-	return later.from.before(d.at) && !d.at.at.Before(later.from.at.Add(a.least(later)))
+	if !later.from.before(d.at) {
+		return false
+	}
+	return !d.at.at.Before(later.from.at.Add(a.least(later))) ||
+		slices.ContainsFunc(a.g.settled[later.position], func(s *settlement) bool {
+			return s.kind == ack && s.outcome != refused && s.session == later.session && s.call.before(d.at) &&
+				!s.ret.before(later.from)
+		})
 }
 
 // leases holds that a message has one member at a time, and that an acknowledgement that comes after
@@ -107,29 +132,33 @@ func (a *audit) late(at position, list []*delivery, s *settlement) {
 	if other == nil || a.outage(own.from, s.ret) || a.changed(own.from, s.ret) || a.released(other, s.ret) {
 		return
 	}
-	for _, x := range a.g.settled[at] {
-		if x.kind == ack && x.outcome != refused && x.session != s.session && x.call.before(s.ret) {
-			return
-		}
-	}
-	if !a.gone(at, s.ret) {
+	if !a.byOther(at, s) && !a.gone(at, s.ret) {
 		a.find("late acknowledgement: %v of %s, group %s, counts though another member has it%s", at, a.t.name, a.g.name,
 			a.story(a.g, at))
 	}
 }
 
+// byOther reports whether another member may have acknowledged a message before a statement was answered.
+func (a *audit) byOther(at position, s *settlement) bool {
+	return slices.ContainsFunc(a.g.settled[at], func(x *settlement) bool {
+		return x.kind == ack && x.outcome != refused && x.session != s.session && x.call.before(s.ret)
+	})
+}
+
 // follows reports whether a delivery came after the statement of the member that had the message until
-// then. In simulated time another session gets it after that, unless all happens at one moment:
+// then. In simulated time another session gets it after that, unless the statement is on its way meanwhile.
+// On a stream in both directions it waits for the answers before it, which are up to 2 ms apart:
 //
-//  1. The lease is over. The member acknowledges the message; its call is on its way.
+//  1. The lease is over. The member acknowledges the message; its statement is on its way.
 //  2. Another member gets the message, and acknowledges it.
-//  3. The call of the first member arrives. It is answered as done, because the message is.
+//  3. The statement of the first member takes effect. It is answered as done, because the message is.
 //
 // The same session may have got it again before: its statement about a delivery that it has read counts
 // for one that is on its way to it.
 func (a *audit) follows(s *settlement, d *delivery) bool {
 	if a.Simulated && d.session != s.session {
-		return s.ret.before(d.at) || s.call.at.Before(d.at.at)
+		return s.ret.before(d.at) ||
+			s.call.at.Before(d.at.at) && !a.byOther(d.position, s) && !a.gone(d.position, s.ret)
 	}
 	return s.ret.before(d.from)
 }

@@ -43,6 +43,8 @@
 //   - A backfill of what is not complete has what a group had not acknowledged when it began, which is between
 //     the first call and the answer. It keeps that while it waits for members. Of what was acknowledged
 //     before, it has nothing, unless a kill took the acknowledgement.
+//   - Where messages are removed once they are complete, those from before a group may go while a member has them.
+//     What it says of such a message means nothing, and is answered as done.
 //   - A backfill has all that was published before the group and that it asks for. A message that is published while
 //     the group subscribes may be part of it. One that is cancelled and started again continues.
 //
