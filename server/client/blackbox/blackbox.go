@@ -26,6 +26,8 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -37,8 +39,10 @@ type Config struct {
 	Seed    uint64         // of all faults
 	Timeout time.Duration  // how long the client may take to show what the store has
 	Long    bool           // also scenarios that take more than a minute
-	Out     io.Writer      // the report
-	Log     io.Writer      // standard error of the client; nil: none
+	// Parallel is how many scenarios run at a time, each with a server and a client of its own; at least one does.
+	Parallel int
+	Out      io.Writer // the report
+	Log      io.Writer // standard error of the client; nil: none
 }
 
 // Scenario is one story of a user, and what the client must show at its end.
@@ -70,41 +74,60 @@ func Scenarios() []Scenario {
 	return all
 }
 
-// Run runs the scenarios one after the other and reports each of them. An error says that the test could not run, not
-// that the client failed.
+// Run runs the scenarios, some at a time, and reports each of them when it has ended. An error says that the test could
+// not run, not that the client failed.
 func Run(ctx context.Context, cfg Config) ([]Outcome, error) {
 	if len(cfg.Client) == 0 {
 		return nil, errors.New("no command of a client")
 	}
-	var out []Outcome
-	failed, began := 0, time.Now()
-	for _, s := range Scenarios() {
-		if cfg.Only != nil && !cfg.Only.MatchString(s.Name) {
-			continue
-		}
-		start := time.Now()
-		o, err := cfg.play(ctx, s)
-		if err != nil {
-			return out, fmt.Errorf("%s: %w", s.Name, err)
-		}
-		out = append(out, o)
-		took := time.Since(start).Round(100 * time.Millisecond)
-		switch {
-		case o.NotRun != "":
-			fmt.Fprintf(cfg.Out, "not run  %s: %s\n", s.Name, o.NotRun)
-		case o.Err != nil:
-			failed++
-			fmt.Fprintf(cfg.Out, "FAIL     %s (%s)\n         must: %s\n         %s\n", s.Name, took, s.Must, o.Err)
-		default:
-			fmt.Fprintf(cfg.Out, "PASS     %s (%s)\n", s.Name, took)
-		}
-	}
-	if len(out) == 0 {
+	list := slices.DeleteFunc(Scenarios(), func(s Scenario) bool { return cfg.Only != nil && !cfg.Only.MatchString(s.Name) })
+	if len(list) == 0 {
 		return nil, errors.New("no scenario has such a name")
+	}
+	ctx, cancel := context.WithCancelCause(ctx) // for the others, when one cannot run
+	defer cancel(nil)
+	var mu sync.Mutex // guards what follows, and the report
+	out, failed, began := make([]Outcome, len(list)), 0, time.Now()
+	room := make(chan struct{}, max(cfg.Parallel, 1))
+	var running sync.WaitGroup
+	for i, s := range list {
+		room <- struct{}{}
+		running.Go(func() {
+			defer func() { <-room }()
+			start := time.Now()
+			o, err := cfg.play(ctx, s)
+			if err != nil {
+				cancel(fmt.Errorf("%s: %w", s.Name, err))
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out[i] = o
+			if o.Err != nil {
+				failed++
+			}
+			report(cfg.Out, s, o, time.Since(start))
+		})
+	}
+	running.Wait()
+	if ctx.Err() != nil {
+		return out, context.Cause(ctx)
 	}
 	fmt.Fprintf(cfg.Out, "%d of %d scenarios failed, in %s, seed %d\n", failed, len(out),
 		time.Since(began).Round(time.Second), cfg.Seed)
 	return out, nil
+}
+
+func report(w io.Writer, s Scenario, o Outcome, took time.Duration) {
+	took = took.Round(100 * time.Millisecond)
+	switch {
+	case o.NotRun != "":
+		fmt.Fprintf(w, "not run  %s: %s\n", s.Name, o.NotRun)
+	case o.Err != nil:
+		fmt.Fprintf(w, "FAIL     %s (%s)\n         must: %s\n         %s\n", s.Name, took, s.Must, o.Err)
+	default:
+		fmt.Fprintf(w, "PASS     %s (%s)\n", s.Name, took)
+	}
 }
 
 // play runs one scenario in a directory of its own.

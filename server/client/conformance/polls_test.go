@@ -70,8 +70,8 @@ func polls() map[string]func(*script) {
 			x.pass(3 * time.Second).poll("p3")
 		},
 		"polls-of-a-network-that-was-away": func(x *script) {
-			x.muted().poll("p1", overview("c", 5, 4)).frames(hello(), messageFrame(4, 5, 4), heartbeat("t5")).pass(15 * time.Second)
-			x.frames(heartbeat("t5"))
+			x.muted().poll("p1", overview("c", 5, 4)).frames(hello(), messageFrame(4, 5, 4), heartbeat("t5"))
+			x.pass(15 * time.Second).frames(heartbeat("t5"))
 		},
 		"polls-while-the-network-is-away": func(x *script) {
 			x.muted().poll("p1").pass(15*time.Second).fail(device.Sync, connect.CodeUnavailable, "")
@@ -139,7 +139,8 @@ func polls() map[string]func(*script) {
 			x.pass(time.Minute).do((*recorder).Resume).answer(device.Refresh, nil).poll("p2").pass(15 * time.Second)
 		},
 		"streams-that-a-proxy-ends": func(x *script) {
-			x.loaded().end(nil).pass(250 * time.Millisecond).pass(6 * time.Second).end(&device.Failure{Code: connect.CodeUnavailable})
+			x.loaded().end(nil).pass(250 * time.Millisecond).pass(6 * time.Second)
+			x.end(&device.Failure{Code: connect.CodeUnavailable})
 			x.pass(500 * time.Millisecond).pass(4 * time.Second).end(&device.Failure{Code: connect.CodeUnavailable}) // refused
 			x.pass(time.Second).pass(6 * time.Second).end(&device.Failure{Code: connect.CodeUnavailable}).poll("p1")
 		},
@@ -152,7 +153,7 @@ func polls() map[string]func(*script) {
 
 // clocks are those of devices that are wrong.
 func clocks() map[string]func(*script) {
-	return map[string]func(*script){"extend-by-a-wrong-clock": func(x *script) { // of the device: a day ahead, and then a day behind
+	return map[string]func(*script){"extend-by-a-wrong-clock": func(x *script) { // a day ahead, and then a day behind
 		x.answer(device.Sync, &deliveryv1.SyncResponse{Token: "t1", Full: true, Generation: "g1"})
 		for _, shift := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
 			h := hello()

@@ -25,7 +25,9 @@ type recorder = conformance.Recorder
 func scripts(t *testing.T) []*conformance.Scenario {
 	t.Helper()
 	var out []*conformance.Scenario
-	for _, part := range []map[string]func(*script){ends(), histories(), refusals(), chats(), members(), sends(), polls(), clocks()} {
+	for _, part := range []map[string]func(*script){
+		ends(), histories(), refusals(), chats(), members(), sends(), polls(), clocks(),
+	} {
 		for _, name := range slices.Sorted(maps.Keys(part)) {
 			run := part[name]
 			cfg := device.Config{SubscribeFirst: strings.HasPrefix(name, "streams-first")}

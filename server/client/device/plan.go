@@ -116,7 +116,8 @@ func (m *Machine) planSync(now time.Time) {
 	if s.page == "" {
 		s.began, s.news, s.token = m.step, false, m.session.Token
 	}
-	s.call = m.call(Sync, &deliveryv1.SyncRequest{Token: s.token, PageToken: s.page, PageSize: m.cfg.PageSize}, pendingCall{})
+	req := &deliveryv1.SyncRequest{Token: s.token, PageToken: s.page, PageSize: m.cfg.PageSize}
+	s.call = m.call(Sync, req, pendingCall{})
 }
 
 // plan makes the calls that the chat needs. It returns false if the chat must be planned

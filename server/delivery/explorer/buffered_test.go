@@ -56,9 +56,10 @@ func (d *phone) called(c device.Call) {
 
 // A poll that lacks a chat must be noticed: nothing else brings what it has.
 func init() {
-	bugs = append(bugs, bug{name: "a poll leaves out a chat", buffered: true, answer: func(w *world, _ string, res proto.Message) {
-		if r, ok := res.(*deliveryv1.SyncResponse); ok && !r.GetFull() && len(r.GetOverviews()) > 1 {
-			r.Overviews = r.GetOverviews()[1:]
-		}
-	}})
+	bugs = append(bugs, bug{name: "a poll leaves out a chat", buffered: true,
+		answer: func(_ *world, _ string, res proto.Message) {
+			if r, ok := res.(*deliveryv1.SyncResponse); ok && !r.GetFull() && len(r.GetOverviews()) > 1 {
+				r.Overviews = r.GetOverviews()[1:]
+			}
+		}})
 }

@@ -26,6 +26,7 @@ func (p *commandLine) conformanceCommand() *cobra.Command {
 	only := c.Flags().String("only", "", "run the scenarios whose names match a regular `expression`")
 	seed := c.Flags().Uint64("seed", 0, "`seed` of the faults; 0: a random one")
 	timeout := c.Flags().Duration("timeout", time.Minute, "how `long` the client may take to show what is stored")
+	parallel := c.Flags().Int("parallel", 4, "`how` many scenarios run at a time")
 	long := c.Flags().Bool("long", false, "also run scenarios that take more than a minute")
 	list := c.Flags().Bool("list", false, "list the scenarios and what a client must show")
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -52,7 +53,7 @@ func (p *commandLine) conformanceCommand() *cobra.Command {
 			*seed = uint64(time.Now().UnixMilli())
 		}
 		outcomes, err := blackbox.Run(c.Context(), blackbox.Config{Server: self, Client: args, Only: expression, Seed: *seed,
-			Timeout: *timeout, Long: *long, Out: p.stdout, Log: p.stderr})
+			Timeout: *timeout, Parallel: *parallel, Long: *long, Out: p.stdout, Log: p.stderr})
 		for _, o := range outcomes {
 			if o.Err != nil {
 				return cmdline.ExitCode(cmdline.ExitFailed)
