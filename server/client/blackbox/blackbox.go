@@ -80,7 +80,9 @@ func Run(ctx context.Context, cfg Config) ([]Outcome, error) {
 	if len(cfg.Client) == 0 {
 		return nil, errors.New("no command of a client")
 	}
-	list := slices.DeleteFunc(Scenarios(), func(s Scenario) bool { return cfg.Only != nil && !cfg.Only.MatchString(s.Name) })
+	list := slices.DeleteFunc(Scenarios(), func(s Scenario) bool {
+		return cfg.Only != nil && !cfg.Only.MatchString(s.Name)
+	})
 	if len(list) == 0 {
 		return nil, errors.New("no scenario has such a name")
 	}

@@ -74,8 +74,8 @@ func (s *Service) Issue(token string) (ticket string, expires time.Time) {
 	return base64.RawURLEncoding.EncodeToString(sealed), expires
 }
 
-// Redeem returns the access token of a ticket, which is used up. Of several calls with one ticket at most one gets it; a
-// call whose outcome is unknown uses the ticket up, too. Errors: ErrTicket, and those of the store.
+// Redeem returns the access token of a ticket, which is used up. Of several calls with one ticket at most one gets
+// it; a call whose outcome is unknown uses the ticket up, too. Errors: ErrTicket, and those of the store.
 func (s *Service) Redeem(ctx context.Context, ticket string) (token string, err error) {
 	if len(ticket) > maxTicket {
 		return "", ErrTicket

@@ -67,7 +67,7 @@ export class Client {
   private readonly pending = new Set<Command>(); // not stored yet, of a client that shares nothing
   private started = false;
   private loading = false;
-  private closed = false;
+  private readonly end = new AbortController(); // of close
   private unlisten: () => void = () => {};
 
   constructor(private readonly options: ClientOptions) {
@@ -135,7 +135,7 @@ export class Client {
 
   /** Ends the connection. What was not sent goes out after the next start of a client with this storage. */
   async close(): Promise<void> {
-    this.closed = true;
+    this.end.abort();
     this.unlisten();
     this.profiles.close();
     this.share?.close();
@@ -151,6 +151,10 @@ export class Client {
     await this.close();
     await this.storage.clear(keepUnsent);
     if (this.storage instanceof IndexedDBStorage) await this.storage.close();
+  }
+
+  private get closed() {
+    return this.end.signal.aborted;
   }
 
   /** How many messages the server has not confirmed. */
@@ -261,13 +265,16 @@ export class Client {
     this.execute({ do: "learn", overview: toBinary(ChatOverviewSchema, overview!), history });
     const { chatId } = overview!.chat!;
     this.open(chatId);
-    await new Promise<void>((known) => {
+    await new Promise<void>((known, failed) => {
       const look = () => {
-        if (!this.chat(chatId)?.chat) return;
+        if (!this.closed && !this.chat(chatId)?.chat) return;
         stop();
-        known();
+        this.end.signal.removeEventListener("abort", look);
+        if (this.closed) failed(new Error("parley: the client is closed: the chat was created"));
+        else known();
       };
       const stop = this.subscribe(look);
+      this.end.signal.addEventListener("abort", look);
       look();
     });
     return chatId;

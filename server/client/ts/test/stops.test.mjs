@@ -203,3 +203,12 @@ test("a closed client keeps no message, and says so", { timeout }, async () => {
   await new Promise((done) => setTimeout(done, 50));
   assert.equal(early.streams, 0);
 });
+
+test("a chat that is created while the client closes is reported as created", { timeout }, async () => {
+  const s = setUp({ storage: new MemoryStorage() });
+  const created = s.client.create({ type: 2, name: "Tea" }); // not started: it is never among its chats
+  await new Promise((done) => setTimeout(done, 100));
+  await s.client.close();
+  await assert.rejects(created, /closed: the chat was created/);
+  await assert.rejects(s.client.create({ type: 2, name: "Tea" }), /closed/);
+});
