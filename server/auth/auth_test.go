@@ -449,3 +449,25 @@ func BenchmarkVerify(b *testing.B) {
 		}
 	})
 }
+
+// An account that is suspended while its row is read is not remembered as one in use.
+func TestAccountThatChangesMeanwhile(t *testing.T) {
+	k := testKey(t)
+	b := newFixture(t, k)
+	b.gate.cfg.EnsureUser = func(_ context.Context, user string) error {
+		b.ensured = append(b.ensured, user)
+		if len(b.ensured) == 1 {
+			b.gate.Apply(Revocation{Kind: RevokedUser, ID: user, Before: b.now, Until: b.now.Add(time.Hour)})
+		}
+		return nil
+	}
+	b.now = b.now.Add(time.Minute)
+	for range 3 {
+		if err := b.gate.ensureUser(t.Context(), "ann"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(b.ensured) != 2 {
+		t.Errorf("asked %d times, want again after the change, and then no more", len(b.ensured))
+	}
+}

@@ -68,7 +68,8 @@ type Gate struct {
 	ring    *ring                           // that the tokens were verified with
 	tokens  map[[sha256.Size]byte]Principal // verified; by hash, so that no token is kept
 	refused map[[sha256.Size]byte]refusal   // keys of service accounts that are good no more
-	users   map[string]struct{}             // whose row is there
+	users   map[string]struct{}             // who were let in: the row is there, and the account in use
+	changes uint64                          // of accounts: what was asked before one may be old
 }
 
 // NewGate makes a gate.
@@ -280,11 +281,13 @@ func forgetSome[K comparable, V any](m map[K]V) {
 	}
 }
 
-// Forget has EnsureUser asked again about a user, whose account has changed.
+// Forget has EnsureUser asked again about a user, whose account has changed. An answer that is
+// on its way is not remembered.
 func (g *Gate) Forget(user string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.users, user)
+	g.changes++
 }
 
 // Revoke makes the tokens of a session invalid from now on, until a time when all
@@ -293,11 +296,15 @@ func (g *Gate) Revoke(session string, until time.Time) {
 	g.Apply(Revocation{Kind: RevokedSession, ID: session, Until: until})
 }
 
-// Apply makes a revocation hold in this process, from now on.
+// Apply makes a revocation hold in this process, from now on. One of a user has EnsureUser asked
+// again: the account may be suspended or deleted, which refuses tokens that are issued later, too.
 func (g *Gate) Apply(r Revocation) {
 	remembered := r
 	remembered.Until = r.Until.Add(leeway)
 	g.revoked.add(remembered, g.cfg.Clock())
+	if r.Kind == RevokedUser {
+		g.Forget(r.ID)
+	}
 	if g.cfg.OnRevoke != nil {
 		g.cfg.OnRevoke(r)
 	}
@@ -316,6 +323,7 @@ func (g *Gate) Overflows() int64 { return g.revoked.overflows() }
 func (g *Gate) ensureUser(ctx context.Context, user string) error {
 	g.mu.RLock()
 	_, known := g.users[user]
+	changes := g.changes
 	g.mu.RUnlock()
 	if known {
 		return nil
@@ -325,6 +333,9 @@ func (g *Gate) ensureUser(ctx context.Context, user string) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.changes != changes {
+		return nil // it is asked again by the next call
+	}
 	if len(g.users) >= maxRemembered {
 		forgetSome(g.users)
 	}

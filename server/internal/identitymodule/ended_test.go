@@ -141,3 +141,37 @@ func TestEverythingOfAUserEnds(t *testing.T) {
 		})
 	}
 }
+
+// A user who is suspended or deleted is refused in processes that know the user, also with a token that is issued
+// afterwards.
+func TestLaterTokensOfEndedAccounts(t *testing.T) {
+	for name, end := range map[string]func(p *process) error{
+		"suspension": func(p *process) error {
+			return p.call("admin.v1.UserAdminService/SuspendUser", "", `{"userId":"ann","reason":"spam","execute":true}`)
+		},
+		"deletion that another process carries out": func(p *process) error {
+			return errors.Join(p.people.Delete(p.Context(), "ann", "ann"), p.people.Sweep(p.Context()))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProcess(t)
+			list := func() error {
+				p.now.Add(int64(time.Minute))
+				testkit.Must(t, p.revoked.Load(t.Context()))
+				token := testkit.Value(p.cfg.Key.IssueFor("ann", "ses_of_an_operator", p.clock(), time.Hour))(t)
+				return p.call("auth.v1.AuthService/ListSessions", token, `{}`)
+			}
+			testkit.Must(t, list())
+			testkit.Must(t, end(p))
+			for range 2 {
+				if err := list(); err == nil {
+					t.Error("a token that was issued afterwards is taken")
+				}
+			}
+			if name == "suspension" {
+				testkit.Must(t, p.people.Restore(t.Context(), "ann"))
+				testkit.Must(t, list())
+			}
+		})
+	}
+}
