@@ -9,6 +9,7 @@ import { browser, problems, setUp, shots, tearDown } from "./harness.mjs";
 import { history, leftWhileScrolling } from "./history.mjs";
 import {
   draftAfterReload,
+  draftOfAnotherTab,
   leftBeforeStored,
   manyDrafts,
   refusedAfterReload,
@@ -52,7 +53,7 @@ const seconds = (began) => ((Date.now() - began) / 1000).toFixed(1);
 async function oneByOne(people) {
   for (const scenario of [group, away, keys]) await run(scenario, people);
   const tabs = [refused, storageFails, pasted, sevenTabs, leaderClosed, leaderFrozen, aloneFrozen];
-  const kept = [refusedAfterReload, draftAfterReload, leftBeforeStored, manyDrafts, removedWithText, removedWithMessages];
+  const kept = [refusedAfterReload, draftAfterReload, draftOfAnotherTab, leftBeforeStored, manyDrafts, removedWithText, removedWithMessages];
   const social = [idsWithAt, blocks, invitations, settings, exportsData, deletesAccount, wordsForReasons];
   const long = [history, leftWhileScrolling, manyChats];
   const looks = [textsOfPeople, rowsOfPeople, newLine, nothingFlickers, skeletonAndDrop];

@@ -99,6 +99,22 @@ export async function draftAfterReload() {
   await dora.context().close();
 }
 
+/** What is being written in one tab stays when the user sends something else in another one. */
+export async function draftOfAnotherTab() {
+  const tea = await newGroup("doris", "Tea", ["dirk"]);
+  const sends = await signedIn("doris", desktop, `/#/${tea}`);
+  await sends.getByRole("heading", { name: "Tea" }).waitFor();
+  const writes = await openTab(sends.context(), `/#/${tea}`);
+  await field(writes).fill("a long text");
+  await writes.waitForTimeout(500); // it is stored
+  await say(sends, "ok");
+  await allSent(sends);
+  await writes.reload();
+  await writes.waitForFunction(() => document.querySelector("textarea")?.value === "a long text");
+  await shows(writes, ["ok"]);
+  await sends.context().close();
+}
+
 /** A message is a draft again if the page is left before the browser has stored it. */
 export async function leftBeforeStored() {
   const chatId = await newGroup("dana", "Hurry", ["dirk"]);

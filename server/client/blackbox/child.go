@@ -27,6 +27,8 @@ type child struct {
 	session string
 	dir     string
 	open    map[string]bool // chats whose content the client must show
+	// refusals is how many messages the client may report as refused.
+	refusals int
 
 	// For the processes that start from now on.
 	tokens time.Duration // how long a token is valid
@@ -44,6 +46,7 @@ type process struct {
 	shown   chan *Shown
 	writing sync.Mutex
 	in      io.WriteCloser
+	out     io.Closer
 
 	mu      sync.Mutex
 	bad     error    // a line that is none of the protocol
@@ -81,7 +84,7 @@ func (c *child) start() *child {
 	out, err := cmd.StdoutPipe()
 	c.w.must(err)
 	c.w.must(cmd.Start())
-	c.p = &process{cmd: cmd, in: in, gone: make(chan struct{}), can: make(chan []string, 1), shown: make(chan *Shown, 1)}
+	c.p = &process{cmd: cmd, in: in, out: out, gone: make(chan struct{}), can: make(chan []string, 1), shown: make(chan *Shown, 1)}
 	go c.p.listen(out, func() (string, error) { return c.token(false) })
 	select {
 	case can := <-c.p.can:
@@ -131,7 +134,11 @@ func (p *process) take(text []byte, token func() (string, error)) {
 	}
 	switch {
 	case l.Can != nil:
-		p.can <- l.Can
+		select {
+		case p.can <- l.Can:
+		default:
+			p.fault(fmt.Errorf("more than one line says what the client can: %.200q", text))
+		}
 	case l.Shown != nil:
 		select {
 		case p.shown <- l.Shown:
@@ -188,6 +195,9 @@ func (p *process) write(m command) error {
 	}
 	p.writing.Lock()
 	defer p.writing.Unlock()
+	if in, ok := p.in.(interface{ SetWriteDeadline(t time.Time) error }); ok { // a client that does not read its input
+		_ = in.SetWriteDeadline(time.Now().Add(stopTime))
+	}
 	_, err = p.in.Write(append(b, '\n'))
 	return err
 }
@@ -278,7 +288,12 @@ func (c *child) kill() {
 	c.p.stopped = true
 	c.p.mu.Unlock()
 	killGroup(c.p.cmd)
-	<-c.p.gone
+	select {
+	case <-c.p.gone:
+	case <-time.After(stopTime): // a process that left the group has its output
+		_ = c.p.out.Close()
+		<-c.p.gone
+	}
 }
 
 // stop asks the client to end, and kills it if it does not.

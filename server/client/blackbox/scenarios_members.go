@@ -113,6 +113,7 @@ func refusedMessage(w *world) {
 	w.equal(c)
 	w.proxy.setDown(true)
 	refused := c.send(group, 1)
+	c.refusals = 1
 	texts := c.send(direct, 2)
 	bob.remove(group, ann)
 	w.proxy.setDown(false)

@@ -85,6 +85,9 @@ func (s *server) start(ctx context.Context) error {
 
 // kill ends the process without a warning.
 func (s *server) kill() {
+	if s.cmd.Process == nil { // it could not be started
+		return
+	}
 	_ = s.cmd.Process.Kill()
 	<-s.gone
 }

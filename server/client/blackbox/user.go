@@ -74,13 +74,15 @@ func (u *user) send(chat string, n int) (sequence int64) {
 // trySend stores a message. While the server does not run, it repeats the call.
 func (u *user) trySend(chat string) (int64, error) {
 	req := &messagev1.SendMessageRequest{ChatId: chat, ClientMessageId: uuid.NewString(), Content: u.w.text(u.id)}
+	ctx, cancel := context.WithTimeout(u.w.ctx, u.w.cfg.Timeout)
+	defer cancel()
 	for {
-		res, err := u.messages.SendMessage(u.w.ctx, req)
+		res, err := u.messages.SendMessage(ctx, req)
 		repeat := !connect.IsWireError(err) || connect.CodeOf(err) == connect.CodeUnavailable
-		if err == nil || !repeat || u.w.ctx.Err() != nil {
+		if err == nil || !repeat || ctx.Err() != nil {
 			return res.GetSequence(), err
 		}
-		if err := wait.For(u.w.ctx, 50*time.Millisecond); err != nil {
+		if err := wait.For(ctx, 50*time.Millisecond); err != nil {
 			return 0, err
 		}
 	}

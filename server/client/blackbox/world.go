@@ -128,6 +128,9 @@ func (w *world) equal(clients ...*child) {
 			w.must(err)
 			got := c.show()
 			connection = got.Connection
+			if n := len(got.Refused); n > c.refusals {
+				return fmt.Sprintf("refused: got %v, want %d of them", got.Refused, c.refusals)
+			}
 			if d := difference(got, want, c.open); d != "" {
 				since = time.Time{}
 				return fmt.Sprintf("%s (connection %q)", d, connection)

@@ -3,7 +3,7 @@ import { toJson } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { type ExportDataResponse, ExportDataResponseSchema } from "#gen/parley/user/v1/user_service_pb.js";
 import type { Client } from "@parley/client";
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { Dialog, useChange } from "./dialog";
 
 interface Props {
@@ -30,11 +30,15 @@ export function Data({ client, onDelete }: Props) {
 function Export({ client }: { client: Client }) {
   const { busy, run, alert } = useChange();
   const [count, setCount] = useState<number>();
+  const closed = useRef(new AbortController()); // the dialog is, perhaps because the user signs out
+  useEffect(() => () => closed.current.abort(), []);
   const load = () =>
     run(async () => {
       setCount(0);
       try {
-        save(`parley-${client.userId}.json`, await exportOf(client, setCount));
+        const { signal } = closed.current;
+        const content = await exportOf(client, setCount, signal);
+        if (!signal.aborted) save(`parley-${client.userId}.json`, content);
       } finally {
         setCount(undefined);
       }
@@ -56,12 +60,12 @@ function Export({ client }: { client: Client }) {
 const tries = 5; // of a stream that breaks, each after the last record
 
 /** All that the server has about the user, as a list in JSON. */
-async function exportOf({ api }: Client, tell: (count: number) => void): Promise<Blob> {
+async function exportOf({ api }: Client, tell: (count: number) => void, signal: AbortSignal): Promise<Blob> {
   const parts: string[] = [];
   let cursor = "";
   for (let left = tries; ; ) {
     try {
-      for await (const part of api.users.exportData({ cursor })) {
+      for await (const part of api.users.exportData({ cursor }, { signal })) {
         if (part.record.case === "end") {
           return new Blob(["[\n", parts.join(",\n"), "\n]\n"], { type: "application/json" });
         }
@@ -72,7 +76,8 @@ async function exportOf({ api }: Client, tell: (count: number) => void): Promise
       }
     } catch (error) {
       const { code } = ConnectError.from(error);
-      if (code !== Code.Unavailable && code !== Code.Unknown && code !== Code.Aborted) throw error;
+      const again = code === Code.Unavailable || code === Code.Unknown || code === Code.Aborted;
+      if (!again || signal.aborted) throw error;
       if (--left === 0) throw error;
       await new Promise((done) => setTimeout(done, 1000));
       continue;
@@ -103,7 +108,7 @@ function Delete({ client, onDelete, onClose }: Props & { onClose: () => void }) 
     if (typed === userId) void run(() => onDelete(typed));
   };
   return (
-    <Dialog title="Delete the account?" onClose={onClose}>
+    <Dialog title="Delete the account?" onClose={onClose} stays={busy}>
       <form onSubmit={submit}>
         <p>
           Your profile, handle and settings go at once, your memberships within minutes. What you have sent stays in its
@@ -124,7 +129,7 @@ function Delete({ client, onDelete, onClose }: Props & { onClose: () => void }) 
         />
         {alert}
         <p class="row end">
-          <button type="button" onClick={onClose}>
+          <button type="button" disabled={busy} onClick={onClose}>
             Keep it
           </button>
           <button class="danger" disabled={busy || typed !== userId}>

@@ -7,20 +7,22 @@ import { Icon } from "./icons";
 interface Props {
   title: string;
   onClose: () => void;
+  /** It cannot be closed now: what it does is under way. */
+  stays?: boolean;
   children: ComponentChildren;
 }
 
-export function Dialog({ title, onClose, children }: Props) {
+export function Dialog({ title, onClose, stays = false, children }: Props) {
   const dialog = useRef<HTMLDialogElement>(null);
   const id = useId(); // a dialog may stand in front of another one
   useEffect(() => dialog.current?.showModal(), []);
   return (
-    <dialog ref={dialog} onClose={onClose} aria-labelledby={id}>
+    <dialog ref={dialog} onClose={onClose} onCancel={(e) => stays && e.preventDefault()} aria-labelledby={id}>
       <header>
         <h2 id={id} dir="auto">
           {title}
         </h2>
-        <button class="round" aria-label="Close" title="Close" onClick={() => dialog.current?.close()}>
+        <button class="round" aria-label="Close" title="Close" disabled={stays} onClick={() => dialog.current?.close()}>
           <Icon name="close" />
         </button>
       </header>

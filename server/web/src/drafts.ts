@@ -19,6 +19,7 @@ const maxDraft = 65_536; // characters, four times the longest message
 const maxTotal = 1_000_000; // characters of all drafts of a browser
 const unsaved = new Map<string, Draft>(); // by key, until the next save
 const sending = new Map<string, Map<string, string>>(); // by key: messages by id that the client has not stored yet
+const known = new Map<string, string>(); // by key: the text that this tab has read or stored last
 const unstored = new Map<string, Draft>(); // that the browser does not store
 const listeners = new Set<() => void>();
 let timer: ReturnType<typeof setTimeout> | undefined;
@@ -36,7 +37,13 @@ function stored(key: string): Draft | undefined {
 
 const read = (key: string) => unsaved.get(key) ?? unstored.get(key) ?? stored(key);
 
-export const draftOf = (userId: string, chatId: string) => read(keysOf(userId) + chatId)?.text ?? "";
+/** The draft of a chat, which is about to be shown. */
+export function draftOf(userId: string, chatId: string): string {
+  const key = keysOf(userId) + chatId;
+  const text = read(key)?.text ?? "";
+  if (!unsaved.has(key)) known.set(key, text);
+  return text;
+}
 
 /** Keeps a draft, stored within 300 ms or now; without a text, drops it. */
 export function keepDraft(userId: string, chatId: string, title: string, text: string, now = false) {
@@ -67,21 +74,40 @@ const isStored = (client: Client, chatId: string, id: string) =>
   client.refused().some((r) => r.entry.clientMessageId === id) ||
   client.chat(chatId)?.messages.some((m) => m.clientMessageId === id);
 
+/** A draft behind the messages that were sent in its place and are not stored. */
+const textOf = (key: string, { text }: Draft) =>
+  unsaved.has(key) ? [...(sending.get(key)?.values() ?? []), text].filter(Boolean).join("\n") : text;
+
+/** Makes drafts of the messages that a client did not store before it ended. */
+export function keepUnstored(userId: string) {
+  for (const key of [...sending.keys()].filter((k) => k.startsWith(keysOf(userId)))) {
+    const draft = unsaved.get(key);
+    if (draft) unsaved.set(key, { ...draft, text: textOf(key, draft) });
+    sending.delete(key);
+  }
+  save();
+}
+
 function save() {
   clearTimeout(timer);
   timer = undefined;
   for (const [key, draft] of unsaved) {
     const messages = sending.get(key);
-    const text = [...(messages?.values() ?? []), draft.text].filter(Boolean).join("\n");
+    const text = textOf(key, draft);
     unstored.delete(key);
+    // What another tab has written meanwhile is not dropped for a text that was sent here.
+    const elsewhere = !draft.text && (stored(key)?.text ?? "") !== (known.get(key) ?? "");
     try {
+      if (elsewhere) continue;
+      known.set(key, text);
       if (text.length > maxDraft) unstored.set(key, draft);
       else if (text) localStorage.setItem(key, JSON.stringify({ ...draft, text }));
       else localStorage.removeItem(key);
     } catch {
       unstored.set(key, draft); // no storage, or no room in it
+    } finally {
+      if (!messages) unsaved.delete(key);
     }
-    if (!messages) unsaved.delete(key);
   }
   prune();
   for (const tell of [...listeners]) tell();
@@ -117,7 +143,8 @@ export function draftsOf(userId: string): Draft[] {
   const keys = new Set([...storedKeys(under), ...unstored.keys(), ...unsaved.keys()]);
   return [...keys].flatMap((key) => {
     const draft = key.startsWith(under) ? read(key) : undefined;
-    return draft?.text ? [draft] : [];
+    const text = draft && textOf(key, draft);
+    return text ? [{ ...draft, text }] : [];
   });
 }
 

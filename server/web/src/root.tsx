@@ -2,6 +2,7 @@
 import { Client } from "@parley/client";
 import { useStatus } from "@parley/client/react";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { keepUnstored } from "./drafts";
 import { App } from "./app";
 import { Dialog } from "./dialog";
 import { unsentTexts } from "./left";
@@ -82,7 +83,10 @@ function Here({ client, who, warning, onSignOut, onDeleted, onEnd }: HereProps) 
     void client
       .forget({ keepUnsent: true })
       .catch(() => {}) // there was no storage
-      .then(() => onEnd(over));
+      .then(() => {
+        keepUnstored(who.userId);
+        onEnd(over);
+      });
   }, [over, leaving]);
   if (leaving) return <p class="nothing">Signing out…</p>;
   const leave = (everywhere: boolean) => {

@@ -1,7 +1,7 @@
 // What the user allows others, and the people whom the user has blocked.
 import { type Settings as Allowed, WhoMayAdd } from "#gen/parley/user/v1/user_pb.js";
 import type { Client } from "@parley/client";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { useChange } from "./dialog";
 import { errorText } from "./errors";
 import { Avatar } from "./icons";
@@ -47,15 +47,23 @@ const whoMayAdd: [WhoMayAdd, string][] = [
 export function Settings({ client }: { client: Client }) {
   const { users } = client.api;
   const { value, setValue, waiting } = useRead(async () => (await users.getSettings({})).settings!);
-  const { busy, run, alert } = useChange();
+  const { run, alert } = useChange();
   const [saved, setSaved] = useState(false);
-  const change = async (next: Partial<Pick<Allowed, "whoMayAdd" | "findableByIdentifier">>) => {
+  const queue = useRef<Promise<unknown>>(Promise.resolve());
+  const last = useRef(0);
+  // The choices stay enabled: one that is disabled loses the focus, and arrow keys pass over choices.
+  const change = (next: Partial<Pick<Allowed, "whoMayAdd" | "findableByIdentifier">>) => {
     const before = value!;
+    const own = ++last.current;
     setSaved(false);
     setValue({ ...before, ...next }); // as the user has chosen, until the server answers
-    const done = await run(async () => setValue((await users.updateSettings(next)).settings!));
-    if (!done) setValue(before);
-    setSaved(done);
+    queue.current = queue.current.then(async () => {
+      let settings = before;
+      const done = await run(async () => void (settings = (await users.updateSettings(next)).settings!));
+      if (own !== last.current) return; // another choice follows
+      setValue(settings);
+      setSaved(done);
+    });
   };
   const chosen = value?.whoMayAdd || WhoMayAdd.EVERYBODY;
   return (
@@ -64,7 +72,7 @@ export function Settings({ client }: { client: Client }) {
       {waiting}
       {value && (
         <form onSubmit={(e) => e.preventDefault()}>
-          <fieldset class="choices" disabled={busy}>
+          <fieldset class="choices">
             <legend>Who adds you to groups</legend>
             {whoMayAdd.map(([who, text]) => (
               <label key={who}>
@@ -76,7 +84,6 @@ export function Settings({ client }: { client: Client }) {
           <label>
             <input
               type="checkbox"
-              disabled={busy}
               checked={value.findableByIdentifier}
               onChange={(e) => change({ findableByIdentifier: e.currentTarget.checked })}
             />{" "}

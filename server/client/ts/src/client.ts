@@ -432,10 +432,10 @@ function perform(runner: Runner, remnants: RemnantKeeper, c: Command, stored: ()
       case "markRead":
         return m.markRead(c.chatId, c.sequence);
       case "send":
-        if (c.instead) remnants.drop(c.instead);
+        if (c.instead && !remnants.drop(c.instead)) return; // it was sent again in another tab, or dropped
         return m.send(c.chatId, c.content, c.id);
       case "dismiss":
-        return remnants.drop(c.id);
+        return void remnants.drop(c.id);
       case "learn":
         return m.learn(fromBinary(ChatOverviewSchema, c.overview), c.history);
       case "resume":

@@ -13,6 +13,7 @@ const none: Remnants = { refused: [], left: [] };
 /** Adds to the batches of the tab that leads what must stay. */
 export class RemnantKeeper {
   private dropped: string[] = []; // until the next batch
+  private readonly gone = new Set<string>(); // dropped, and in the state until the batch is stored
   private readonly removers = new Map<string, string>(); // user ids by chat
 
   constructor(
@@ -20,9 +21,14 @@ export class RemnantKeeper {
     private readonly state: State,
   ) {}
 
-  /** Has the next batch drop a refused message. */
-  drop(clientMessageId: string) {
+  /** Has the next batch drop a refused message. False if there is none: it was dropped, or sent again, before. */
+  drop(clientMessageId: string): boolean {
+    const { remnants = none } = this.state.stored();
+    const there = remnants.refused.some((r) => r.entry.clientMessageId === clientMessageId);
+    if (!there || this.gone.has(clientMessageId)) return false;
     this.dropped.push(clientMessageId);
+    this.gone.add(clientMessageId);
+    return true;
   }
 
   /** Notes the user who removed this one from a chat, before the device applies the frames. */
@@ -48,6 +54,8 @@ export class RemnantKeeper {
       ...old.left.map((l) => l.chatId).filter((id) => back.has(id)),
     ];
     this.dropped = [];
+    const listed = new Set(old.refused.map((r) => r.entry.clientMessageId));
+    for (const id of this.gone) if (!listed.has(id)) this.gone.delete(id);
     this.removers.clear();
     const over = old.refused.filter((r) => !chosen.has(r.entry.clientMessageId));
     const excess = over.slice(0, Math.max(over.length + refused.length - maxRefused, 0));

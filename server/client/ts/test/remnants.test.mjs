@@ -50,6 +50,18 @@ test("a refusal is stored with the change that takes the message out of the outb
   await s.client.close();
 });
 
+test("a refused message is sent again once", { timeout }, async () => {
+  const { s } = await withRefused(1);
+  const [id] = s.client.refused().map((r) => r.entry.clientMessageId);
+  for (let n = 0; n < 2; n++) s.client.send("c", "good now", { instead: id }); // two tabs, or a page that was slow
+  await s.until(() => s.client.unsent === 0 && s.sent.length > 0 && s.client.refused().length === 0);
+  s.client.send("c", "good now", { instead: id });
+  s.client.send("c", "the last");
+  await s.until(() => s.sent.includes("the last"));
+  assert.deepEqual(s.sent, ["good now", "the last"]);
+  await s.client.close();
+});
+
 test("the last 200 refused messages stay", { timeout }, async (t) => {
   const { mock } = t.mock.method(console, "warn", () => {});
   const { s, storage } = await withRefused(200);
