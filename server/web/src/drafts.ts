@@ -52,6 +52,13 @@ export function keepDraft(userId: string, chatId: string, title: string, text: s
   else timer ??= setTimeout(save, interval);
 }
 
+/** Drops a draft, whichever tab has written it. */
+export function dropDraft(userId: string, chatId: string) {
+  const key = keysOf(userId) + chatId;
+  known.set(key, stored(key)?.text ?? "");
+  keepDraft(userId, chatId, "", "", true);
+}
+
 /** Keeps a message that was sent in place of the draft until the client has stored it. */
 export function keepUntilStored(client: Client, chatId: string, title: string, id: string, text: string) {
   const key = keysOf(client.userId) + chatId;

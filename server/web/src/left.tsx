@@ -2,7 +2,7 @@
 import type { Client } from "@parley/client";
 import { useLeftChats, useOutbox, useRefused, useStatus } from "@parley/client/react";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { draftsOf, keepDraft, useDrafts } from "./drafts";
+import { draftsOf, dropDraft, useDrafts } from "./drafts";
 import { refusalText } from "./errors";
 import { Icon } from "./icons";
 import { useNames } from "./people";
@@ -48,7 +48,7 @@ function useLeftOvers(client: Client): LeftOver[] {
     add(chatId, { key, text, note: "Not sent yet." });
   }
   for (const { chatId, title, text } of drafts) {
-    const drop = () => keepDraft(userId, chatId, title, "", true);
+    const drop = () => dropDraft(userId, chatId);
     add(chatId, { key: "draft", text, note: "A draft.", drop }, title);
   }
   return [...found.values()];
