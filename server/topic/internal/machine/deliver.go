@@ -91,7 +91,9 @@ func (d *delivery) step() (Wait, bool) {
 	}
 	batch, residence := d.p.source.At(r.From)
 	if residence == Missing {
-		if due, waits := d.p.schedule.due[r.From]; waits && d.keys.Len() == 0 && d.mayOpen(r.From) > r.From {
+		due, waits := d.p.schedule.due[r.From]
+		waits = waits && !d.wasDue(r.From)
+		if waits && d.keys.Len() == 0 && d.mayOpen(r.From) > r.From {
 			d.postpone(r.From, due)
 			return Wait{}, true
 		}

@@ -16,6 +16,14 @@ import (
 // starts again need not read them. They are found again after a restart as Next comes to
 // them, so no cursor has them.
 
+// What has failed was due, and does not wait again, although the clock may say that it is not due: it was set back,
+// or is that of the next owner of the partition. Without that its key would proceed, and a dead letter come back:
+//
+//  1. Message 0 is due, and fails for the last time. It holds its key until it is stored as a dead letter.
+//  2. The topic starts on a server by whose clock message 0 is not due. Next comes to it again, and it waits.
+//  3. Next delivers message 1 of its key.
+//  4. Message 0 is stored as a dead letter. When its time comes, Next delivers it.
+
 // MaxPostponed is how many messages of a partition may be known not to be due: see Postponed. They are open in each
 // group. If acknowledged messages lie between them, they take half of a cursor, and the rest is for others.
 const MaxPostponed = MaxOpen / 4
@@ -94,12 +102,12 @@ func (d *delivery) postpone(position, due int64) {
 	heap.Push(&d.postponed, delay{d.now + due - d.p.clock, position})
 }
 
-// later makes the first of the messages of a batch from i to j wait if it is not due, unless it is not for the group.
-// If it need not, later returns the end of those that need not.
+// later makes the first of the messages of a batch from i to j wait if it is not due, unless it is not for the
+// group, or was due before. If it need not wait, later returns the end of those that need not.
 func (d *delivery) later(batch *commitlog.Batch, i, j int) (to int, done bool) {
 	if d.p.undue(batch, i) {
-		if d.isFor(batch, i) {
-			position := batch.Base + int64(i)
+		position := batch.Base + int64(i)
+		if d.isFor(batch, i) && !d.wasDue(position) {
 			d.postpone(position, d.p.schedule.due[position])
 			d.passKey(batch, i)
 			return 0, true
@@ -110,6 +118,9 @@ func (d *delivery) later(batch *commitlog.Batch, i, j int) (to int, done bool) {
 	}
 	return to, false
 }
+
+// wasDue reports whether a message is known to have been due: it has failed.
+func (g *GroupState) wasDue(position int64) bool { return g.fails.Get(position).Attempts > 0 }
 
 // passKey lets the messages proceed that wait for message i because its key was free for it when it was due. It is
 // not due any more: the clock was set back.

@@ -31,12 +31,16 @@ func (w *world) postpone(r *record, m *commitlog.Message) {
 // undue reports whether a message may not be delivered yet.
 func (w *world) undue(r *record) bool { return r.dueFrom.After(w.now) }
 
-// awaited checks that a group wants to be checked when a message is due.
+// awaited checks that a group wants to be checked when a message is due, and that what has failed does not wait for
+// that again.
 func (w *world) awaited(g *modelGroup) {
 	at, ok := g.real.wakeAt()
 	for _, d := range g.real.postponed {
 		if g.state == Active && (!ok || at.UnixNano() > d.due) {
 			w.fail("%s: nothing delivers %d when it is due", g.config.Name, d.position)
+		}
+		if g.fails[d.position].attempts > 0 {
+			w.fail("%s: %d has failed, and waits for its time", g.config.Name, d.position)
 		}
 	}
 }
@@ -109,6 +113,8 @@ var postponeBugs = []bug{
 			}
 			heap.Init(&g.real.postponed)
 		}},
+	{name: "what is spent is neither parked nor dying", after: "next", finds: "is spent",
+		do: func(_ *world, g *modelGroup, _ *modelMember) { clear(g.real.fails.parked) }},
 	{name: "what waits for its time is not open", after: "next", finds: "that are open",
 		do: func(_ *world, g *modelGroup, _ *modelMember) {
 			if len(g.real.postponed) > 0 {
