@@ -23,6 +23,8 @@ import (
 //  2. The topic starts on a server by whose clock message 0 is not due. Next comes to it again, and it waits.
 //  3. Next delivers message 1 of its key.
 //  4. Message 0 is stored as a dead letter. When its time comes, Next delivers it.
+//
+// Neither does a suspect, which goes to a member that has nothing, and then holds its key.
 
 // MaxPostponed is how many messages of a partition may be known not to be due: see Postponed. They are open in each
 // group. If acknowledged messages lie between them, they take half of a cursor, and the rest is for others.
@@ -119,8 +121,10 @@ func (d *delivery) later(batch *commitlog.Batch, i, j int) (to int, done bool) {
 	return to, false
 }
 
-// wasDue reports whether a message is known to have been due: it has failed.
-func (g *GroupState) wasDue(position int64) bool { return g.fails.Get(position).Attempts > 0 }
+// wasDue reports whether a message is known to have been due: it has failed, or is suspect.
+func (g *GroupState) wasDue(position int64) bool {
+	return g.fails.Get(position).Attempts > 0 || g.suspects.Contains(position)
+}
 
 // passKey lets the messages proceed that wait for message i because its key was free for it when it was due. It is
 // not due any more: the clock was set back.

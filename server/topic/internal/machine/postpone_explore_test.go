@@ -31,16 +31,16 @@ func (w *world) postpone(r *record, m *commitlog.Message) {
 // undue reports whether a message may not be delivered yet.
 func (w *world) undue(r *record) bool { return r.dueFrom.After(w.now) }
 
-// awaited checks that a group wants to be checked when a message is due, and that what has failed does not wait for
-// that again.
+// awaited checks that a group wants to be checked when a message is due, and that what has failed, or is suspect, does
+// not wait for that again.
 func (w *world) awaited(g *modelGroup) {
 	at, ok := g.real.wakeAt()
 	for _, d := range g.real.postponed {
 		if g.state == Active && (!ok || at.UnixNano() > d.due) {
 			w.fail("%s: nothing delivers %d when it is due", g.config.Name, d.position)
 		}
-		if g.fails[d.position].attempts > 0 {
-			w.fail("%s: %d has failed, and waits for its time", g.config.Name, d.position)
+		if g.fails[d.position].attempts > 0 || g.suspects[d.position] {
+			w.fail("%s: %d was tried, and waits for its time", g.config.Name, d.position)
 		}
 	}
 }

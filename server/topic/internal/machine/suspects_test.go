@@ -123,3 +123,32 @@ func TestSuspectsAreAloneInAllPartitions(t *testing.T) {
 	one.ack(m1, 3, 4)
 	same(t, "the others", two.positions(g2), []int64{1})
 }
+
+// A suspect does not wait for its time of delivery again, although the clock is set back: it goes to a member that
+// has nothing, before what follows in its key.
+func TestSuspectsDoNotWaitForTheirTime(t *testing.T) {
+	for name, order := range map[string]bool{"no order": false, "order of key": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newFixture(t)
+			config := plain("g")
+			config.KeyOrder = order
+			g := r.group(config)
+			m := r.member(g, "m")
+			r.pass(g, 0)
+			r.postponed("j", 5*time.Second)
+			r.postponed("k", 5*time.Second)
+			r.pass(g, 5*time.Second)
+			same(t, "when they are due", r.positions(g), []int64{0, 1})
+			r.publish("k")
+			r.pass(g, -3*time.Second)
+			m.Detach(true, r.now)
+			n := r.member(g, "n")
+			same(t, "first, which is charged", r.positions(g), []int64{0})
+			r.ack(n, 0, 1)
+			same(t, "then, which is not", r.positions(g), []int64{1})
+			same(t, "beside it", r.positions(g), nil)
+			r.ack(n, 1, 2)
+			same(t, "last", r.positions(g), []int64{2})
+		})
+	}
+}
