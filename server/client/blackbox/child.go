@@ -84,7 +84,8 @@ func (c *child) start() *child {
 	out, err := cmd.StdoutPipe()
 	c.w.must(err)
 	c.w.must(cmd.Start())
-	c.p = &process{cmd: cmd, in: in, out: out, gone: make(chan struct{}), can: make(chan []string, 1), shown: make(chan *Shown, 1)}
+	c.p = &process{cmd: cmd, in: in, out: out,
+		gone: make(chan struct{}), can: make(chan []string, 1), shown: make(chan *Shown, 1)}
 	go c.p.listen(out, func() (string, error) { return c.token(false) })
 	select {
 	case can := <-c.p.can:
