@@ -3,8 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/url"
 	"strconv"
 	"time"
 
@@ -64,22 +62,18 @@ func (h *deliveryHandler) Subscribe(
 	return pump(ctx, s, h.hub.History(), stream.Conn(), at, req.GetCatchUpOnly())
 }
 
-// EventsRequest is the request of Subscribe for server-sent events. The query may have the field
-// catchUpOnly. Other parameters are ignored, as unknown fields are.
-func EventsRequest(_ func(name string) string, query url.Values) (proto.Message, error) {
-	const name = "catchUpOnly"
+// EventsRequest is the request of Subscribe for server-sent events, and its parameters.
+func EventsRequest(func(name string) string) (proto.Message, map[string]func(value string) error) {
 	req := &deliveryv1.SubscribeRequest{}
-	switch values := query[name]; {
-	case len(values) > 1:
-		return nil, fmt.Errorf("%s is given twice", name)
-	case len(values) == 1:
-		var err error
-		if req.CatchUpOnly, err = strconv.ParseBool(values[0]); err != nil {
-			return nil, fmt.Errorf("%s is neither true nor false", name)
+	return req, map[string]func(value string) error{"catchUpOnly": func(v string) (err error) {
+		if req.CatchUpOnly, err = strconv.ParseBool(v); err != nil {
+			return errNoBool
 		}
-	}
-	return req, nil
+		return nil
+	}}
 }
+
+var errNoBool = errors.New("is neither true nor false")
 
 func (h *deliveryHandler) Ack(ctx context.Context, req *deliveryv1.AckRequest) (*deliveryv1.AckResponse, error) {
 	outcomes, err := h.recordMarks(ctx, req.GetReadMarks())

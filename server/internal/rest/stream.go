@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -23,9 +24,10 @@ type Stream struct {
 	// Codec is the name of the handler's codec that takes protobuf and answers in
 	// events.
 	Codec string
-	// Request makes the request from the variables of the path and the parameters of the query; nil: an
-	// empty one. Its errors are shown.
-	Request func(path func(name string) string, query url.Values) (proto.Message, error)
+	// Request makes the request from the variables of the path, and says what sets each parameter that the
+	// query may have, once. Errors of setting one follow on its name, and are shown. Other parameters are
+	// ignored, as unknown fields are.
+	Request func(path func(name string) string) (proto.Message, map[string]func(value string) error)
 }
 
 const (
@@ -36,7 +38,7 @@ const (
 )
 
 var (
-	errNoStream = errors.New("rest: the stream has no handler or no codec")
+	errNoStream = errors.New("rest: the stream has no handler, no codec or no request")
 	errEnvelope = errors.New("rest: an envelope is too large")
 )
 
@@ -46,7 +48,7 @@ func (a *api) addStream(s Stream) error {
 		procedure: s.Procedure, handler: handlerOf(a.config.Handlers, s.Procedure),
 		outcome: outcome{http.StatusOK, http.StatusOK},
 	}
-	if rt.handler == nil || s.Codec == "" {
+	if rt.handler == nil || s.Codec == "" || s.Request == nil {
 		return errNoStream
 	}
 	call := a.config.Gate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -54,6 +56,22 @@ func (a *api) addStream(s Stream) error {
 	}))
 	a.mux.HandleFunc("GET "+s.Path, func(w http.ResponseWriter, r *http.Request) { a.stream(s, rt, call, w, r) })
 	return nil
+}
+
+// message is the request of the RPC.
+func (s Stream) message(path func(name string) string, query url.Values) ([]byte, error) {
+	m, parameters := s.Request(path)
+	for name, set := range parameters {
+		switch values := query[name]; {
+		case len(values) > 1:
+			return nil, fmt.Errorf("%s is given twice", name)
+		case len(values) == 1:
+			if err := set(values[0]); err != nil {
+				return nil, fmt.Errorf("%s %w", name, err)
+			}
+		}
+	}
+	return proto.Marshal(m)
 }
 
 func (a *api) stream(s Stream, rt *route, call http.Handler, w http.ResponseWriter, r *http.Request) {
@@ -75,16 +93,10 @@ func (a *api) stream(s Stream, rt *route, call http.Handler, w http.ResponseWrit
 		a.fail(rt, began, w, invalid("query", "is not well-formed"))
 		return
 	}
-	var message []byte
-	if s.Request != nil {
-		m, err := s.Request(r.PathValue, params)
-		if err == nil {
-			message, err = proto.Marshal(m)
-		}
-		if err != nil {
-			a.fail(rt, began, w, invalid("query", plain(err)))
-			return
-		}
+	message, err := s.message(r.PathValue, params)
+	if err != nil {
+		a.fail(rt, began, w, invalid("query", plain(err)))
+		return
 	}
 	own := r.WithContext(r.Context())
 	own.Header = r.Header.Clone()
