@@ -5,8 +5,8 @@
 // A ticket is the caller's access token, sealed with a key that all processes of an installation have. So making one
 // writes nothing, and one that was not made here costs no read. A row records that a ticket was used.
 //
-// It owns the form of tickets and that row. It does not own who may have a ticket (package authapi), nor what the
-// token in it is good for (package auth).
+// It owns the form of tickets and that row. Package authapi decides who gets a ticket, and
+// package auth what its token allows.
 //
 // Concurrency: a Service is safe for concurrent use.
 package ticket
@@ -19,7 +19,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"time"
 
@@ -40,9 +39,6 @@ const skew = 5 * time.Minute
 
 // maxTicket bounds a ticket, in bytes of its text. That of an access token of 8 KiB, the longest, is shorter.
 const maxTicket = 16 << 10
-
-// ErrTicket says that a ticket was not made here, was used, or is too old.
-var ErrTicket = errors.New("ticket: not good")
 
 // Service makes and takes tickets.
 type Service struct {
@@ -74,33 +70,39 @@ func (s *Service) Issue(token string) (ticket string, expires time.Time) {
 	return base64.RawURLEncoding.EncodeToString(sealed), expires
 }
 
-// Redeem returns the access token of a ticket, which is used up. Of several calls with one ticket at most one gets
-// it; a call whose outcome is unknown uses the ticket up, too. Errors: ErrTicket, and those of the store.
+// Redeem returns the access token of a ticket, which is used up; empty if the ticket was not made here, was used, or
+// is too old. Of several calls with one ticket at most one gets the token; a call whose outcome is unknown uses the
+// ticket up, too. Errors are the store's.
 func (s *Service) Redeem(ctx context.Context, ticket string) (token string, err error) {
-	if len(ticket) > maxTicket {
-		return "", ErrTicket
-	}
-	sealed, err := base64.RawURLEncoding.DecodeString(ticket)
-	if err != nil || len(sealed) < s.aead.NonceSize() {
-		return "", ErrTicket
-	}
-	nonce, box := sealed[:s.aead.NonceSize()], sealed[s.aead.NonceSize():]
-	plain, err := s.aead.Open(nil, nonce, box, nil)
-	if err != nil || len(plain) < 8 {
-		return "", ErrTicket
-	}
-	expires := time.UnixMilli(int64(binary.BigEndian.Uint64(plain)))
+	token, nonce, expires := s.open(ticket)
 	if !s.clock().Before(expires) {
-		return "", ErrTicket
+		return "", nil
 	}
 	used := people.UsedTicket{ExpiresAt: expires.Add(skew).Unix()}
 	err = s.store.Repeat(ctx, store.Write{Op: store.OpPut, Key: people.UsedTicketKey(hex.EncodeToString(nonce)),
 		Item: used.Item(), Cond: store.Absent(), Name: "ticket"})
-	if commit.ConditionError(err) != nil {
-		return "", ErrTicket
-	}
 	if err != nil {
-		return "", err
+		token = ""
 	}
-	return string(plain[8:]), nil
+	if commit.ConditionError(err) != nil {
+		err = nil // the ticket was used before
+	}
+	return token, err
+}
+
+// open returns what a ticket has, and zero values for one that was not made here.
+func (s *Service) open(ticket string) (token string, nonce []byte, expires time.Time) {
+	if len(ticket) > maxTicket {
+		return "", nil, time.Time{}
+	}
+	sealed, err := base64.RawURLEncoding.DecodeString(ticket)
+	if err != nil || len(sealed) < s.aead.NonceSize() {
+		return "", nil, time.Time{}
+	}
+	nonce, box := sealed[:s.aead.NonceSize()], sealed[s.aead.NonceSize():]
+	plain, err := s.aead.Open(nil, nonce, box, nil)
+	if err != nil || len(plain) < 8 {
+		return "", nil, time.Time{}
+	}
+	return string(plain[8:]), nonce, time.UnixMilli(int64(binary.BigEndian.Uint64(plain)))
 }

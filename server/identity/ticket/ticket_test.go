@@ -2,7 +2,6 @@ package ticket_test
 
 import (
 	"encoding/base64"
-	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,7 +35,7 @@ func newFixture(t *testing.T) (*ticket.Service, *clock, store.Store) {
 
 func refused(t *testing.T, name string, s *ticket.Service, text string) {
 	t.Helper()
-	if token, err := s.Redeem(t.Context(), text); token != "" || !errors.Is(err, ticket.ErrTicket) {
+	if token, err := s.Redeem(t.Context(), text); token != "" || err != nil {
 		t.Errorf("%s: %q, %v", name, token, err)
 	}
 }
@@ -90,8 +89,8 @@ func TestTicketOfMany(t *testing.T) {
 		all.Go(func() {
 			if token, err := s.Redeem(t.Context(), text); err == nil && token == "token" {
 				got.Add(1)
-			} else if !errors.Is(err, ticket.ErrTicket) {
-				t.Error(err)
+			} else if token != "" || err != nil {
+				t.Errorf("%q, %v", token, err)
 			}
 		})
 	}
@@ -108,7 +107,7 @@ func TestTicketWithoutAStore(t *testing.T) {
 		s := newService(t, broken, c, 'k')
 		text, _ := s.Issue("token")
 		token, err := s.Redeem(t.Context(), text)
-		if token != "" || err == nil || errors.Is(err, ticket.ErrTicket) == good {
+		if token != "" || (err != nil) != good {
 			t.Errorf("%v: %q, %v", when, token, err)
 		}
 		if token, err = s.Redeem(t.Context(), text); (err == nil && token == "token") != good {

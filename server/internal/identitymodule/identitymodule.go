@@ -10,7 +10,6 @@ package identitymodule
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -112,11 +111,7 @@ func (p *Module) run(name string, run func(ctx context.Context, ready func()) er
 // Redeem returns the access token of a ticket for a stream, which is used up; empty if the ticket is not good. Errors
 // are the store's.
 func (p *Module) Redeem(ctx context.Context, t string) (token string, err error) {
-	token, err = p.tickets.Redeem(ctx, t)
-	if errors.Is(err, ticket.ErrTicket) {
-		return "", nil
-	}
-	return token, err
+	return p.tickets.Redeem(ctx, t)
 }
 
 // Services are what runs in the background.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -117,7 +116,7 @@ func newFixture(t testing.TB) *fixture {
 				NewID: chat.NewID, Chats: w.chats, Hub: w.hub})}).Service())})
 	w.must(err)
 	w.handler, err = rest.New(rest.Config{Handlers: w.api.Handlers(), Codec: api.RESTCodec, Gate: w.gate,
-		Services: w.api.Names(), Observe: observe, Redeem: w.redeem,
+		Services: w.api.Names(), Observe: observe, Redeem: w.tickets.Redeem,
 		MaxBody: map[string]int64{topicrpc.PublishProcedure: topicrpc.MaxPublishRequest},
 		Streams: []rest.Stream{{Path: api.EventsPath, Procedure: api.EventsProcedure, Codec: api.EventsCodec,
 			Request: api.EventsRequest}}})
@@ -148,15 +147,6 @@ func (*fixture) RevokeSession(context.Context, string, time.Time) error { return
 
 // RevokeUser makes it one of users.
 func (*fixture) RevokeUser(context.Context, string, time.Time, time.Time) error { return nil }
-
-// redeem is as that of the identity services.
-func (w *fixture) redeem(ctx context.Context, t string) (string, error) {
-	token, err := w.tickets.Redeem(ctx, t)
-	if errors.Is(err, ticket.ErrTicket) {
-		return "", nil
-	}
-	return token, err
-}
 
 func (w *fixture) gate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
