@@ -96,7 +96,7 @@ func TestMistakes(t *testing.T) {
 	})
 }
 
-// A program that does not speak the protocol is told so.
+// The report says that a program does not follow the protocol.
 func TestNoClient(t *testing.T) {
 	for command, says := range map[string]string{
 		"exit 3":                         "exit status 3",

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -74,7 +75,7 @@ func (c *child) token(stale bool) (string, error) {
 
 // start starts a process of the client in its directory, and opens the chats that were open.
 func (c *child) start() *child {
-	c.w.must(makeDir(c.dir))
+	c.w.must(os.MkdirAll(c.dir, 0o700))
 	cmd := exec.CommandContext(c.w.ctx, c.w.cfg.Client[0], c.w.cfg.Client[1:]...)
 	cmd.Stderr, cmd.WaitDelay = c.w.cfg.Log, stopTime
 	setGroup(cmd)

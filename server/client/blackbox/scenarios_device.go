@@ -26,9 +26,7 @@ func deviceScenarios() []Scenario {
 }
 
 func killedWithOutbox(w *world) {
-	ann, bob, direct, group := w.pair()
-	c := w.client(ann).opens(direct, group).start()
-	w.equal(c)
+	ann, bob, direct, group, c := w.device()
 	w.proxy.setDown(true)
 	texts := c.send(direct, 5)
 	others := c.send(group, 2)
@@ -42,9 +40,7 @@ func killedWithOutbox(w *world) {
 }
 
 func killedAgain(w *world) {
-	ann, bob, direct, group := w.pair()
-	c := w.client(ann).opens(direct, group).start()
-	w.equal(c)
+	ann, bob, direct, group, c := w.device()
 	var texts []string
 	for range 6 {
 		w.alongside(bob.chatter(direct, 10, time.Millisecond), bob.chatter(group, 10, time.Millisecond))
@@ -79,9 +75,7 @@ func shortTokens(w *world) {
 }
 
 func clockMoved(w *world) {
-	ann, bob, direct, group := w.pair()
-	c := w.client(ann).opens(direct, group).start()
-	w.equal(c)
+	ann, bob, direct, group, c := w.device()
 	var texts []string
 	for _, ahead := range []time.Duration{time.Hour, 0, -time.Hour, 0} {
 		c.setClock(ahead)
@@ -100,14 +94,19 @@ func clockMoved(w *world) {
 // week is longer than the server remembers the id of a message.
 const week = 8 * 24 * time.Hour
 
-func clockAhead(w *world) {
+// writtenAhead has a client write two messages while its clock is a week ahead and it has no connection.
+func writtenAhead(w *world) (ann, bob *user, direct string, c *child, texts []string) {
 	ann, bob, direct, group := w.pair()
-	c := w.client(ann).opens(direct, group)
+	c = w.client(ann).opens(direct, group)
 	c.wall = week
 	c.start()
 	w.equal(c)
 	w.proxy.setDown(true)
-	texts := c.send(direct, 2)
+	return ann, bob, direct, c, c.send(direct, 2)
+}
+
+func clockAhead(w *world) {
+	ann, bob, direct, c, texts := writtenAhead(w)
 	c.setClock(0)
 	bob.send(direct, 2)
 	w.proxy.setDown(false)
@@ -116,13 +115,7 @@ func clockAhead(w *world) {
 }
 
 func clockRestarted(w *world) {
-	ann, bob, direct, group := w.pair()
-	c := w.client(ann).opens(direct, group)
-	c.wall = week
-	c.start()
-	w.equal(c)
-	w.proxy.setDown(true)
-	texts := c.send(direct, 2)
+	ann, bob, direct, c, texts := writtenAhead(w)
 	c.kill()
 	c.wall = 0
 	bob.send(direct, 2)
@@ -133,9 +126,7 @@ func clockRestarted(w *world) {
 }
 
 func frozen(w *world) {
-	ann, bob, direct, group := w.pair()
-	c := w.client(ann).opens(direct, group).start()
-	w.equal(c)
+	_, bob, direct, group, c := w.device()
 	err := freeze(c.p.cmd, true)
 	if errors.Is(err, errors.ErrUnsupported) {
 		w.end(lackError("be frozen on this system"))

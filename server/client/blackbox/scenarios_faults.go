@@ -29,9 +29,7 @@ func faultScenarios() []Scenario {
 }
 
 func lostAnswers(w *world) {
-	ann, bob, direct, group := w.pair()
-	c := w.client(ann).opens(direct, group).start()
-	w.equal(c)
+	ann, bob, direct, group, c := w.device()
 	w.proxy.set(faults{lose: 0.5})
 	texts := c.send(direct, 12)
 	bob.send(direct, 5)
@@ -77,9 +75,7 @@ func lateAnswers(w *world) {
 }
 
 func cutConnections(w *world) {
-	ann, bob, direct, group := w.pair()
-	c := w.client(ann).opens(direct, group).start()
-	w.equal(c)
+	ann, bob, direct, group, c := w.device()
 	var texts []string
 	for range 3 {
 		w.proxy.setBudget(func() int { return 1 + int(w.proxy.chance()*6000) })
@@ -94,9 +90,7 @@ func cutConnections(w *world) {
 }
 
 func overlappingConnections(w *world) {
-	ann, bob, direct, group := w.pair()
-	c := w.client(ann).opens(direct, group).start()
-	w.equal(c)
+	_, bob, direct, group, c := w.device()
 	w.proxy.set(faults{linger: 3 * time.Second, delay: 300 * time.Millisecond})
 	w.proxy.cut() // streams from now on linger
 	for range 5 {
@@ -110,9 +104,7 @@ func overlappingConnections(w *world) {
 }
 
 func networkSwitch(w *world) {
-	ann, bob, direct, group := w.pair()
-	c := w.client(ann).opens(direct, group).start()
-	w.equal(c)
+	ann, bob, direct, group, c := w.device()
 	w.proxy.darken()
 	texts := c.send(direct, 2)
 	bob.send(direct, 3)
@@ -122,9 +114,7 @@ func networkSwitch(w *world) {
 }
 
 func serverKilled(w *world) {
-	ann, bob, direct, group := w.pair()
-	c := w.client(ann).opens(direct, group).start()
-	w.equal(c)
+	ann, bob, direct, group, c := w.device()
 	var texts []string
 	for range 4 {
 		w.alongside(bob.chatter(direct, 40, 5*time.Millisecond), bob.chatter(group, 40, 5*time.Millisecond), func() error {

@@ -108,9 +108,7 @@ func roles(w *world, offline bool) {
 }
 
 func refusedMessage(w *world) {
-	ann, bob, direct, group := w.pair()
-	c := w.client(ann).opens(direct, group).start()
-	w.equal(c)
+	ann, bob, direct, group, c := w.device()
 	w.proxy.setDown(true)
 	refused := c.send(group, 1)
 	c.refusals = 1

@@ -11,6 +11,14 @@ func (w *world) pair() (ann, bob *user, direct, group string) {
 	return ann, bob, bob.direct(ann), bob.group("Tea", ann)
 }
 
+// device is pair with a client that shows both chats.
+func (w *world) device() (ann, bob *user, direct, group string, c *child) {
+	ann, bob, direct, group = w.pair()
+	c = w.client(ann).opens(direct, group).start()
+	w.equal(c)
+	return ann, bob, direct, group, c
+}
+
 func messageScenarios() []Scenario {
 	return []Scenario{
 		{Name: "first start", run: firstStart,
@@ -72,9 +80,7 @@ func liveMessages(w *world) {
 }
 
 func ownMessages(w *world) {
-	ann, bob, direct, group := w.pair()
-	c := w.client(ann).opens(direct, group).start()
-	w.equal(c)
+	ann, bob, direct, group, c := w.device()
 	bob.send(group, 2)
 	texts := c.send(group, 3)
 	w.equal(c)

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -69,15 +67,11 @@ func (w *world) close() {
 		} else {
 			c.kill()
 		}
-		closeInput(c.p.in)
+		_ = c.p.in.Close()
 	}
 	w.proxy.close()
 	w.server.kill()
 }
-
-func closeInput(in io.Closer) { _ = in.Close() }
-
-func makeDir(dir string) error { return os.MkdirAll(dir, 0o700) }
 
 // end ends the scenario with an error, on its own goroutine.
 func (w *world) end(err error) {
