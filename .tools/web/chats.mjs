@@ -4,6 +4,7 @@ import {
   accessible,
   allSent,
   asDemo,
+  breakStorage,
   desktop,
   live,
   newGroup,
@@ -215,18 +216,7 @@ export async function storageFails() {
   const chatId = await newGroup("sara", "Disk", ["sten"]);
   const sara = await signedIn("sara", desktop, `/#/${chatId}`);
   await sara.getByText("The beginning of the chat").waitFor();
-  await sara.evaluate(() => {
-    const { transaction } = IDBDatabase.prototype;
-    const { error } = console;
-    console.error = () => {};
-    IDBDatabase.prototype.transaction = () => {
-      throw new DOMException("full", "QuotaExceededError");
-    };
-    window.repair = () => {
-      IDBDatabase.prototype.transaction = transaction;
-      console.error = error;
-    };
-  });
+  await breakStorage(sara);
   const field = sara.getByLabel("Message", { exact: true });
   const write = async (text) => {
     await field.fill(text);

@@ -185,3 +185,18 @@ export async function stored(user, chatId) {
   const { messages } = await rest(user, "GET", `/chats/${chatId}/messages`);
   return messages.map((m) => m.content);
 }
+
+/** Has the browser store nothing more of what the client keeps, until window.repair is called. */
+export const breakStorage = (tab) =>
+  tab.evaluate(() => {
+    const { transaction } = IDBDatabase.prototype;
+    const { error } = console;
+    console.error = () => {};
+    IDBDatabase.prototype.transaction = () => {
+      throw new DOMException("full", "QuotaExceededError");
+    };
+    window.repair = () => {
+      IDBDatabase.prototype.transaction = transaction;
+      console.error = error;
+    };
+  });

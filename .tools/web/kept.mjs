@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import {
   accessible,
   allSent,
+  breakStorage,
   desktop,
   live,
   newGroup,
@@ -120,12 +121,7 @@ export async function leftBeforeStored() {
   const chatId = await newGroup("dana", "Hurry", ["dirk"]);
   const dana = await signedIn("dana", desktop, `/#/${chatId}`);
   await dana.getByText("The beginning of the chat").waitFor();
-  await dana.evaluate(() => {
-    console.error = () => {};
-    IDBDatabase.prototype.transaction = () => {
-      throw new DOMException("busy", "InvalidStateError");
-    };
-  });
+  await breakStorage(dana);
   await field(dana).fill("in a hurry");
   await field(dana).press("Enter");
   await dana.reload();

@@ -1,13 +1,11 @@
 // The user's account: what others see of the user, and where the user is signed in.
-import type { Session } from "#gen/parley/auth/v1/auth_service_pb.js";
 import type { Profile } from "#gen/parley/user/v1/user_pb.js";
 import type { Client } from "@parley/client";
 import { useEffect, useState } from "preact/hooks";
 import { Data } from "./data";
 import { Dialog, useChange } from "./dialog";
-import { errorText } from "./errors";
 import { ms, recently } from "./format";
-import { Blocked, Settings } from "./settings";
+import { Blocked, Settings, useRead } from "./settings";
 
 interface Props {
   client: Client;
@@ -117,26 +115,15 @@ function Own({ client }: { client: Client }) {
 function Sessions({ client, onSignOut }: { client: Client; onSignOut: () => void }) {
   const { auth } = client.api;
   const { busy, run, alert } = useChange();
-  const [sessions, setSessions] = useState<Session[]>();
-  const [failed, setFailed] = useState("");
-  const read = async () => {
-    setFailed("");
-    try {
-      setSessions((await auth.listSessions({})).sessions);
-    } catch (error) {
-      setFailed(errorText(error));
-    }
-  };
-  useEffect(() => void read(), [client]);
+  const { value: sessions, reload, waiting } = useRead(async () => (await auth.listSessions({})).sessions);
   const change = async (f: () => Promise<unknown>) => {
     await run(f);
-    await read();
+    await reload();
   };
   const others = sessions?.filter((s) => !s.current).length ?? 0;
   return (
     <section aria-labelledby="sessions">
       <h3 id="sessions">Where you are signed in</h3>
-      {!sessions && !failed && <p class="empty">Loading…</p>}
       {sessions?.length === 0 && <p class="empty">Nowhere by a code: you are here by a token, which has no session.</p>}
       <ul class="members">
         {sessions?.map((s) => (
@@ -165,13 +152,7 @@ function Sessions({ client, onSignOut }: { client: Client; onSignOut: () => void
         ))}
       </ul>
       {alert}
-      <div role="alert">
-        {failed && (
-          <p class="error">
-            {failed} <button onClick={read}>Try again</button>
-          </p>
-        )}
-      </div>
+      {waiting}
       {others > 0 && (
         <p class="row">
           <button
