@@ -2,7 +2,7 @@ package device
 
 import "time"
 
-// Some proxies hold a response back until it ends, whatever the server asks of them. Behind one, streams
+// Some proxies hold each response back until it ends, although the server asks them not to. Behind one, streams
 // open and bring nothing, while calls work. Then the machine polls: Sync with the token shows which chats
 // have changed, and what the stream would have brought is read as after any gap.
 const (

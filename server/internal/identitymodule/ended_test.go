@@ -142,8 +142,8 @@ func TestEverythingOfAUserEnds(t *testing.T) {
 	}
 }
 
-// A user who is suspended or deleted is refused in processes that know the user, also with a token that is issued
-// afterwards.
+// Processes that know a user refuse the user after a suspension and after a deletion, even with a token that is issued
+// later.
 func TestLaterTokensOfEndedAccounts(t *testing.T) {
 	for name, end := range map[string]func(p *process) error{
 		"suspension": func(p *process) error {

@@ -153,7 +153,7 @@ func TestScreen(t *testing.T) {
 	}
 }
 
-// A user whose messages come late is told.
+// The status line says that messages come late.
 func TestPolling(t *testing.T) {
 	m := screen.New(&people{}, "alice", time.UTC)
 	m.Update(tea.WindowSizeMsg{Width: 100, Height: 10})

@@ -1,5 +1,5 @@
-// Polling. Some proxies hold a response back until it ends, whatever the server asks of them. Behind one, streams open and
-// bring nothing, while calls work. Then the machine polls: Sync with the token shows which chats have changed, and what the
+// Polling. Some proxies hold each response back until it ends, although the server asks them not to. Behind one, streams
+// open and bring nothing, while calls work. Then the machine polls: Sync with the token shows which chats have changed, and what the
 // stream would have brought is read as after any gap.
 import { lastBackoff, type Machine } from "./machine.js";
 import { noStream } from "./stream.js";
